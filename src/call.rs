@@ -1,0 +1,311 @@
+//! The life of one call, whichever pool runs it: enqueued, started, ended, claimed.
+//!
+//! A call is one shared record. The closure holds it by a guard that sees exactly one of: started, dropped unrun. The
+//! handle, where there is one, holds it to claim the result or to give it up. What either does is told at once to all
+//! who keep count: the op, the thread's slot, the watched futures around the call, the spans.
+//!
+//! # Invariants
+//!
+//! 1. `flags` only gains bits, by read-modify-writes of one atomic. So of two events that race (the start and the giving
+//!    up, the end and the first poll) exactly one sees the other, and each consequence happens once.
+//! 2. A time is written before the bit that announces it.
+
+use crate::clock;
+use crate::figures::{CallFigures, count};
+use crate::ledger::Change;
+use crate::op::{self, Op};
+use crate::scope::Enclosing;
+use crate::slot::{self, Activity, Kind};
+use crate::timing::{CallTiming, Marks, Outcome};
+use crate::trace::{self, CallTrace, QueuedTrace};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The call has been handed to its pool.
+const SUBMITTED: u32 = 1;
+const STARTED: u32 = 1 << 1;
+const ENDED: u32 = 1 << 2;
+/// A task waits for the result.
+const AWAITED: u32 = 1 << 3;
+/// The handle is gone, or the result taken: the call works for nobody any more.
+const RELEASED: u32 = 1 << 4;
+const PANICKED: u32 = 1 << 5;
+const REJECTED: u32 = 1 << 6;
+
+/// `cpu` where it is not known.
+const UNKNOWN: u64 = u64::MAX;
+
+/// The record that the closure and the handle share.
+#[derive(Debug)]
+pub(crate) struct Call {
+    op: &'static Op,
+    enqueued: u64,
+    /// 0 until then; so is `ended`.
+    started: AtomicU64,
+    ended: AtomicU64,
+    cpu: AtomicU64,
+    flags: AtomicU32,
+    enclosing: Enclosing,
+    trace: Option<Box<CallTrace>>,
+}
+
+/// The closure's hold on its call. Dropped without [`start`](Self::start), it ends the call unrun.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    call: Option<Arc<Call>>,
+    trace: Option<Box<QueuedTrace>>,
+}
+
+/// The handle's hold on its call, until the result is taken. Dropped without [`claim`](Self::claim), it gives the call
+/// up.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    call: Option<Arc<Call>>,
+    /// Once a task has asked: whether that was before the end.
+    awaited: Option<bool>,
+}
+
+/// A call of `op` is made, and its closure's guard with it.
+pub(crate) fn enqueue(op: &'static Op) -> (Queued, Arc<Call>) {
+    let (trace, queued_trace) = CallTrace::open(op).unzip();
+    let enclosing = Enclosing::current();
+    let enqueued = clock::now();
+    op.queued.enter(enqueued);
+    enclosing.change(Change { queued: 1, ..Change::default() }, enqueued);
+    let call = Arc::new(Call {
+        op,
+        enqueued,
+        started: AtomicU64::new(0),
+        ended: AtomicU64::new(0),
+        cpu: AtomicU64::new(UNKNOWN),
+        flags: AtomicU32::new(0),
+        enclosing,
+        trace,
+    });
+    (Queued { call: Some(Arc::clone(&call)), trace: queued_trace }, call)
+}
+
+impl Call {
+    /// The call is in its pool's hands.
+    pub(crate) fn submitted(&self) {
+        self.flag(SUBMITTED);
+    }
+
+    fn calls(&self) -> &CallFigures {
+        self.op.calls()
+    }
+
+    /// AcqRel throughout: what was written before a bit is visible to whoever sees the bit (invariant 2).
+    fn flag(&self, bits: u32) -> u32 {
+        self.flags.fetch_or(bits, Ordering::AcqRel)
+    }
+
+    fn start(&self) {
+        let now = clock::now().max(self.enqueued);
+        // Relaxed: published by the flag.
+        self.started.store(now, Ordering::Relaxed);
+        let before = self.flag(STARTED);
+        self.op.queued.leave(self.enqueued);
+        let calls = self.calls();
+        count(&calls.started, 1);
+        calls.queue_wait.record(now - self.enqueued);
+        if before & RELEASED == 0 {
+            self.enclosing.change(Change { queued: -1, executing: 1, waits: 0 }, now);
+        } else {
+            count(&calls.abandoned, 1);
+        }
+    }
+
+    /// The execution has ended. `cpu` is its thread's CPU time since the start.
+    fn end(&self, cpu: Option<u64>, panicked: bool) {
+        let started = self.started.load(Ordering::Relaxed);
+        let now = clock::now().max(started);
+        let calls = self.calls();
+        let (waited, ran) = (started - self.enqueued, now - started);
+        calls.execution.record(ran);
+        count(if panicked { &calls.panicked } else { &calls.returned }, 1);
+        if let Some(cpu) = cpu {
+            self.cpu.store(cpu, Ordering::Relaxed);
+            // The CPU clock ticks on its own grid: no more than the wall's.
+            count(&calls.cpu, cpu.min(ran));
+            count(&calls.cpu_known_execution, ran);
+        }
+        if waited >= self.op.queue_wait_limit() && waited > ran {
+            count(&calls.dominated, 1);
+            count(&calls.dominated_wait, waited);
+            self.warn(waited, ran, now);
+        }
+        self.finish(now, if panicked { PANICKED } else { 0 }, Change { executing: -1, ..Change::default() });
+    }
+
+    /// The closure was dropped unrun.
+    fn discard(&self) {
+        let now = clock::now().max(self.enqueued);
+        self.op.queued.leave(self.enqueued);
+        // Only while it is being handed over can it come back at once: the runtime has shut down before.
+        let rejected = self.flags.load(Ordering::Acquire) & SUBMITTED == 0;
+        let calls = self.calls();
+        count(if rejected { &calls.rejected } else { &calls.cancelled }, 1);
+        self.finish(now, if rejected { REJECTED } else { 0 }, Change { queued: -1, ..Change::default() });
+    }
+
+    fn finish(&self, now: u64, bits: u32, change: Change) {
+        self.ended.store(now, Ordering::Relaxed);
+        let before = self.flag(ENDED | bits);
+        if before & RELEASED == 0 {
+            self.enclosing.change(change, now);
+        }
+        if let Some(trace) = &self.trace {
+            let awaited = before & AWAITED != 0 && before & RELEASED == 0;
+            trace.finished(&self.timing(now, awaited), awaited);
+        }
+    }
+
+    #[cold]
+    fn warn(&self, waited: u64, ran: u64, now: u64) {
+        if op::is_observed() {
+            return;
+        }
+        if let Some(suppressed) = self.op.may_warn(now, crate::defaults::WARNING_INTERVAL_NANOS) {
+            trace::warn_queue_wait(self.op, waited, ran, suppressed);
+        }
+    }
+
+    /// The timing of an ended call whose result was taken at `resumed`, by a task that was waiting at the end or not.
+    fn timing(&self, resumed: u64, awaited: bool) -> CallTiming {
+        let flags = self.flags.load(Ordering::Acquire);
+        let started = (flags & STARTED != 0).then(|| self.started.load(Ordering::Relaxed));
+        let cpu = self.cpu.load(Ordering::Relaxed);
+        let outcome = match () {
+            () if flags & REJECTED != 0 => Outcome::Rejected,
+            () if started.is_none() => Outcome::Cancelled,
+            () if flags & PANICKED != 0 => Outcome::Panicked,
+            () => Outcome::Returned,
+        };
+        CallTiming::new(Marks {
+            enqueued: self.enqueued,
+            started,
+            // A call that has not ended cannot be claimed; should it be, it ends now.
+            finished: match self.ended.load(Ordering::Relaxed) {
+                0 => resumed,
+                ended => ended,
+            },
+            resumed,
+            awaited,
+            cpu: (cpu != UNKNOWN).then_some(cpu),
+            outcome,
+        })
+    }
+}
+
+impl Queued {
+    /// Runs the call's closure on the thread that its pool has given it.
+    pub(crate) fn run<R>(mut self, f: impl FnOnce() -> R) -> R {
+        let Some(call) = self.call.take() else { return f() };
+        call.start();
+        match self.trace.take() {
+            None => execute(call, f),
+            Some(trace) => {
+                let parent = Arc::clone(&call);
+                trace.execute(parent.trace.as_deref(), || execute(call, f))
+            }
+        }
+    }
+}
+
+/// The execution itself: from here to the end of `f` the thread's slot names the call's op.
+fn execute<R>(call: Arc<Call>, f: impl FnOnce() -> R) -> R {
+    /// Ends the execution, also when the closure panics.
+    struct Execution {
+        call: Arc<Call>,
+        own: Option<(slot::Own, usize)>,
+        cpu: Option<u64>,
+        returned: bool,
+    }
+
+    impl Drop for Execution {
+        fn drop(&mut self) {
+            let cpu = self.cpu.zip(clock::thread_cpu()).map(|(from, to)| to.saturating_sub(from));
+            if let Some((own, depth)) = self.own {
+                own.leave(depth);
+            }
+            self.call.end(cpu, !self.returned);
+        }
+    }
+
+    let own = slot::own().map(|own| {
+        let started = call.started.load(Ordering::Relaxed);
+        (own, own.enter(Activity::new(Kind::Execution, call.op.index, started)))
+    });
+    let mut execution = Execution { call, own, cpu: clock::thread_cpu(), returned: false };
+    let result = f();
+    execution.returned = true;
+    drop(execution);
+    result
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        match self.trace.take() {
+            None => call.discard(),
+            Some(trace) => trace.discard(|| call.discard()),
+        }
+    }
+}
+
+impl Claim {
+    pub(crate) fn new(call: Arc<Call>) -> Self {
+        Self { call: Some(call), awaited: None }
+    }
+
+    /// The call is in its pool's hands.
+    pub(crate) fn submitted(&self) {
+        if let Some(call) = &self.call {
+            call.submitted();
+        }
+    }
+
+    /// A task is about to ask for the result.
+    #[inline]
+    pub(crate) fn ask(&mut self) {
+        if let (Some(call), None) = (&self.call, self.awaited) {
+            // The same flags decide here and in `finish`, so both agree on who came first (invariant 1).
+            self.awaited = Some(call.flag(AWAITED) & ENDED == 0);
+        }
+    }
+
+    /// The task has the result.
+    pub(crate) fn claim(&mut self) -> CallTiming {
+        let Some(call) = self.call.take() else {
+            // A result is handed out once, and whoever asks again does not get here: the handle panics before.
+            return CallTiming::nothing();
+        };
+        let awaited = self.awaited == Some(true);
+        let timing = call.timing(clock::now(), awaited);
+        if awaited {
+            call.calls().resume_delay.record(clock::nanos(timing.resume_delay));
+        }
+        if let Some(trace) = &call.trace {
+            trace.claimed(&timing, awaited);
+        }
+        timing
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        let before = call.flag(RELEASED);
+        if before & ENDED != 0 {
+            return;
+        }
+        let change = if before & STARTED != 0 {
+            count(&call.calls().abandoned, 1);
+            Change { executing: -1, ..Change::default() }
+        } else {
+            Change { queued: -1, ..Change::default() }
+        };
+        call.enclosing.change(change, clock::now());
+    }
+}

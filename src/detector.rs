@@ -1,0 +1,202 @@
+//! The public handle of the detector.
+
+use crate::builder::{Builder, StartError};
+use crate::clock::{self, nanos};
+use crate::defaults::{LONG_POLL_NANOS, QUEUE_WAIT_NANOS};
+use crate::incident::{Diagnosis, Incident, State};
+use crate::runtime::RuntimeSnapshot;
+use crate::sink::channel::{Subscribers, Subscription};
+use crate::sink::line::Line;
+use crate::sink::spans::Spans;
+use crate::snapshot::{ObserverSnapshot, Snapshot};
+use crate::watchdog::{self, Pace, Shared};
+use crate::{judge, op};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// Watches the process: opens an incident when someone is stuck, closes it when it is over.
+///
+/// There is one at a time in a process. It sees all that is wrapped, on whichever runtime, and keeps the runtimes apart;
+/// those that it is attached to it also asks for their own figures. Dropping it closes what is open, and stops and joins
+/// its thread.
+///
+/// # Performance
+///
+/// One thread named `starvation` that looks every [`tick`](Builder::tick) while anything is in flight, and otherwise
+/// once in the shortest limit; one thread per sink, asleep until there is something to report. See the benchmark
+/// `observer`.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let detector = starvation::Detector::start()?;
+/// starvation::instrument_blocking("resize", || ()).await?;
+/// for op in detector.snapshot().op("resize") {
+///     assert_eq!(op.outcomes.returned, 1);
+/// }
+/// assert!(detector.incidents().is_empty());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Detector {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    handles: Mutex<Vec<Handle>>,
+    subscribers: Subscribers,
+    started: u64,
+    window: Duration,
+}
+
+/// Gives the process's place for a detector back.
+struct Place;
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        op::set_limits(LONG_POLL_NANOS, QUEUE_WAIT_NANOS, Vec::new());
+        op::unobserve();
+    }
+}
+
+impl Detector {
+    /// Starts a detector with the defaults, attached to the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`], which says what to do.
+    pub fn start() -> Result<Self, StartError> {
+        Self::builder().start()
+    }
+
+    /// Sets up a detector with other than the defaults.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn from_builder(mut builder: Builder) -> Result<Self, StartError> {
+        if builder.handles.is_empty() {
+            builder.handles.push(Handle::try_current().map_err(|_| StartError::NoRuntime)?);
+        }
+        if !op::observe() {
+            return Err(StartError::AlreadyRunning);
+        }
+        // Given back on every way out of here but the last.
+        let place = Place;
+        let limits = builder.own_limits.iter().flat_map(|own| [own.long_poll, own.queue_wait]).filter(|&own| own > 0);
+        let general = [nanos(builder.long_poll), nanos(builder.queue_wait)];
+        let pace = Pace {
+            started: clock::now(),
+            warm_up: nanos(builder.warm_up),
+            tick: nanos(builder.tick),
+            shortest_limit: limits.chain(general).min().unwrap_or(LONG_POLL_NANOS),
+        };
+        op::set_limits(general[0], general[1], builder.own_limits);
+
+        let shared = Arc::new(Shared::default());
+        let subscribers = Subscribers::default();
+        builder.sinks.push(Box::new(Spans::new()));
+        builder.sinks.push(Box::new(subscribers.courier(Arc::clone(&shared.figures))));
+        for sink in builder.sinks {
+            let line = Line::start(sink, Arc::clone(&shared.figures)).map_err(StartError::Thread)?;
+            shared.new_lines.push(line);
+        }
+        let of_thread = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("starvation".to_owned())
+            .spawn(move || watchdog::run(&of_thread, pace))
+            .map_err(StartError::Thread)?;
+        std::mem::forget(place);
+        let handles = Mutex::new(builder.handles);
+        let (started, window) = (pace.started, builder.window);
+        Ok(Self { shared, thread: Some(thread), handles, subscribers, started, window })
+    }
+
+    /// Attaches the detector to one more runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`] if it is attached to that one already.
+    pub fn attach(&self, handle: &Handle) -> Result<(), AttachError> {
+        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        if handles.iter().any(|known| known.id() == handle.id()) {
+            return Err(AttachError::AlreadyAttached);
+        }
+        handles.push(handle.clone());
+        Ok(())
+    }
+
+    /// All figures as they are now. For those of an interval take two and call [`Snapshot::since`].
+    ///
+    /// # Performance
+    ///
+    /// Reads on the calling thread, without holding anybody up; some 10 us an op and thread that polls it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let runtimes = handles.iter().map(RuntimeSnapshot::of).collect();
+        Snapshot::take(runtimes, ObserverSnapshot::of(&self.shared.figures))
+    }
+
+    /// The incidents that are open and the 64 most recent that are closed, in the order of their opening.
+    ///
+    /// As of the observer's last look that changed one; the figures of open ones are at most ten ticks old.
+    #[must_use]
+    pub fn incidents(&self) -> Vec<Arc<Incident>> {
+        self.shared.incidents.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is wrong now, or was within the last [`window`](Builder::window): the diagnosis of the incident with the
+    /// largest delay. [`Cause::Healthy`](crate::Cause::Healthy) where there was none.
+    #[must_use]
+    pub fn diagnose(&self) -> Diagnosis {
+        let now = Duration::from_nanos(clock::now().saturating_sub(self.started));
+        let within = |incident: &Arc<Incident>| {
+            incident.state == State::Open || incident.opened_after + incident.duration + self.window >= now
+        };
+        self.incidents()
+            .into_iter()
+            .filter(within)
+            .max_by_key(|incident| incident.delay)
+            .map_or_else(|| judge::healthy(self.window), |worst| worst.diagnosis.clone())
+    }
+
+    /// A receiver of all incident changes from now on.
+    pub fn subscribe(&self) -> Subscription {
+        self.subscribers.add()
+    }
+}
+
+impl Drop for Detector {
+    fn drop(&mut self) {
+        // Release: pairs with the observer's Acquire.
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // The observer runs nobody else's code; should it have panicked all the same, that is not the owner's.
+            let _ = thread.join();
+        }
+        drop(Place);
+    }
+}
+
+/// Why a runtime was not attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The detector is attached to it already.
+    AlreadyAttached,
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the detector is attached to this runtime already: once is enough")
+    }
+}
+
+impl std::error::Error for AttachError {}

@@ -1,0 +1,232 @@
+//! One episode of starvation while it goes on: who holds what, who waits, how much has come together.
+
+use crate::incident::{Culprit, Diagnosis, Incident, IncidentChange, State, Victim};
+use crate::judge;
+use crate::sample::{Counted, Held, OpSample, Sample, Site};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime;
+
+/// What an episode is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    LongPoll(u32),
+    /// The blocking pool of a runtime.
+    Pool(runtime::Id),
+    /// Whatever pool runs the jobs of one op.
+    Jobs(u32),
+    Wait(u32),
+}
+
+/// The part of one op in an episode.
+#[derive(Debug)]
+struct Part {
+    site: Site,
+    /// What has ended.
+    counted: Counted,
+    /// The most threads that it held at a look, the sum of all looks, and the longest that it held one.
+    most_held: u64,
+    held: u64,
+    longest_held: u64,
+    /// What of it waits at the last look, and for how long the oldest does.
+    waiting: u64,
+    age: u64,
+}
+
+/// One episode.
+#[derive(Debug)]
+pub(crate) struct Episode {
+    /// None where it is not reported.
+    id: Option<u64>,
+    opened: u64,
+    /// The last look that saw it.
+    pub(crate) seen: u64,
+    parts: HashMap<u32, Part>,
+    latest: Option<(Site, Diagnosis)>,
+    delay: u64,
+    calls: u64,
+    reports: u64,
+    reported_delay: u64,
+    reported_as: Option<(crate::cause::Cause, Option<&'static str>)>,
+    /// Calls of earlier episodes like this one that were not reported.
+    carried: u64,
+}
+
+impl Episode {
+    pub(crate) fn new(id: Option<u64>, now: u64, carried: u64) -> Self {
+        Self {
+            id,
+            opened: now,
+            seen: now,
+            parts: HashMap::new(),
+            latest: None,
+            delay: 0,
+            calls: 0,
+            reports: 0,
+            reported_delay: 0,
+            reported_as: None,
+            carried,
+        }
+    }
+
+    /// How many polls, calls or waits are part of it.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// A look shows the episode; `fresh` is what each op of the sample has counted since the look before.
+    pub(crate) fn see(&mut self, key: Key, sample: &Sample, fresh: &[Counted]) {
+        self.seen = sample.now;
+        for (op, fresh) in sample.ops.iter().zip(fresh) {
+            let index = op.site.index;
+            let (held, waiting) = match key {
+                Key::LongPoll(of) if of == index => (oldest_of(&sample.overdue, index, sample.now), (0, 0)),
+                Key::Wait(of) if of == index => ((0, 0), (op.waits, op.wait_age(sample.now))),
+                Key::Jobs(of) if of == index => in_pool(op, sample),
+                Key::Pool(of) if op.site.runtime == Some(of) => in_pool(op, sample),
+                _ => continue,
+            };
+            let idle = held.0 == 0 && waiting.0 == 0 && fresh.is_nothing();
+            if idle && !self.parts.contains_key(&index) {
+                continue;
+            }
+            let part = self.parts.entry(index).or_insert_with(|| Part::new(op.site));
+            part.counted = part.counted.plus(*fresh);
+            part.most_held = part.most_held.max(held.0);
+            part.held += held.0;
+            part.longest_held = part.longest_held.max(held.1);
+            (part.waiting, part.age) = waiting;
+            if matches!(key, Key::LongPoll(_)) {
+                (part.waiting, part.age) = held;
+            }
+        }
+        self.conclude(key);
+    }
+}
+
+impl Part {
+    fn new(site: Site) -> Self {
+        let counted = Counted::default();
+        Self { site, counted, most_held: 0, held: 0, longest_held: 0, waiting: 0, age: 0 }
+    }
+
+    /// How many of it have waited too long, or do, and for how long: what has ended, and the oldest of what has not.
+    fn delayed(&self, key: Key) -> (u64, u64) {
+        let Counted { long_polls, long_poll_time, long_waits, long_wait_time, dominated, dominated_wait, .. } =
+            self.counted;
+        let (calls, delay) = match key {
+            Key::LongPoll(_) => (long_polls, long_poll_time),
+            Key::Wait(_) => (long_waits, long_wait_time),
+            Key::Pool(_) | Key::Jobs(_) => (dominated, dominated_wait),
+        };
+        (calls + self.waiting, delay.saturating_add(self.age))
+    }
+
+    fn culprit(&self, role: &'static str, count: u64, oldest: u64, share: Option<f64>) -> Culprit {
+        let (op, location) = (self.site.name, self.site.location);
+        Culprit { op, location, role, count, oldest: Duration::from_nanos(oldest), share }
+    }
+}
+
+impl Episode {
+    /// Judges what has been seen so far.
+    fn conclude(&mut self, key: Key) {
+        let (calls, delay) = self
+            .parts
+            .values()
+            .map(|part| part.delayed(key))
+            .fold((0, 0_u64), |(calls, delay), part| (calls + part.0, delay.saturating_add(part.1)));
+        // What waits may leave uncounted, aborted or shorter than it ran: the totals do not shrink for that.
+        self.calls = self.calls.max(calls);
+        self.delay = self.delay.max(delay);
+        self.latest =
+            match key {
+                Key::LongPoll(op) => self.parts.get(&op).map(|part| {
+                    (part.site, judge::long_poll(part.culprit("poller", part.waiting, part.age, None), calls))
+                }),
+                Key::Wait(op) => self.parts.get(&op).map(|part| {
+                    (part.site, judge::wait(part.culprit("resource", part.waiting, part.age, None), calls))
+                }),
+                Key::Pool(_) | Key::Jobs(_) => self.conclude_pool(key),
+            };
+    }
+
+    fn conclude_pool(&self, key: Key) -> Option<(Site, Diagnosis)> {
+        let held: u64 = self.parts.values().map(|part| part.held).sum();
+        let mut holders: Vec<&Part> = self.parts.values().filter(|part| part.held > 0).collect();
+        holders.sort_by_key(|part| std::cmp::Reverse((part.held, part.longest_held)));
+        let mut waiters: Vec<&Part> = self.parts.values().filter(|part| part.delayed(key).0 > 0).collect();
+        waiters.sort_by_key(|part| std::cmp::Reverse(part.delayed(key).1));
+        let site = holders.first().or(waiters.first())?.site;
+
+        let culprits = holders
+            .iter()
+            .map(|part| {
+                let share = part.held as f64 / held as f64;
+                part.culprit("occupant", part.most_held, part.longest_held, Some(share))
+            })
+            .collect();
+        let victims = waiters
+            .iter()
+            .map(|part| {
+                let (calls, delay) = part.delayed(key);
+                Victim { op: part.site.name, location: part.site.location, calls, delay: Duration::from_nanos(delay) }
+            })
+            .collect();
+        let pool = judge::Pool {
+            queued: self.parts.values().map(|part| part.waiting).sum(),
+            oldest: Duration::from_nanos(self.parts.values().map(|part| part.age).max().unwrap_or(0)),
+            counted: self.parts.values().fold(Counted::default(), |sum, part| sum.plus(part.counted)),
+        };
+        Some((site, judge::pool(culprits, victims, &pool)))
+    }
+
+    /// What there is to report now: the opening, or that it has become twice as bad or clearer.
+    pub(crate) fn report(&mut self, started: u64) -> Option<IncidentChange> {
+        let judged = self.latest.as_ref().map(|(_, diagnosis)| (diagnosis.cause, diagnosis.detail));
+        let twice = self.delay >= self.reported_delay.saturating_mul(2);
+        if self.reports > 0 && !twice && judged == self.reported_as {
+            return None;
+        }
+        let first = self.reports == 0;
+        self.reports += 1;
+        self.reported_delay = self.delay;
+        self.reported_as = judged;
+        let incident = self.incident(started, State::Open)?;
+        Some(if first { IncidentChange::Opened(incident) } else { IncidentChange::Updated(incident) })
+    }
+
+    /// The episode as a report has it; none where it is not reported.
+    pub(crate) fn incident(&self, started: u64, state: State) -> Option<Arc<Incident>> {
+        let (site, diagnosis) = self.latest.as_ref()?;
+        Some(Arc::new(Incident {
+            id: self.id?,
+            state,
+            opened_after: Duration::from_nanos(self.opened.saturating_sub(started)),
+            duration: Duration::from_nanos(self.seen.saturating_sub(self.opened)),
+            cause: diagnosis.cause,
+            detail: diagnosis.detail,
+            op: site.name,
+            location: site.location,
+            runtime: site.runtime.and_then(crate::op::runtime_number),
+            calls: self.calls,
+            delay: Duration::from_nanos(self.delay),
+            suppressed: self.carried + self.calls.saturating_sub(self.reports),
+            diagnosis: diagnosis.clone(),
+        }))
+    }
+}
+
+/// What an op holds of its pool's threads, and what of it waits for one.
+fn in_pool(op: &OpSample, sample: &Sample) -> ((u64, u64), (u64, u64)) {
+    let held = oldest_of(&sample.executions, op.site.index, sample.now);
+    (held, (op.queued, op.queued_age(sample.now)))
+}
+
+/// How many of an op there are, and the age of the oldest.
+fn oldest_of(held: &[Held], op: u32, now: u64) -> (u64, u64) {
+    held.iter()
+        .filter(|held| held.op == op)
+        .fold((0, 0), |(count, age), held| (count + 1, age.max(now.saturating_sub(held.since))))
+}

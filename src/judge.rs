@@ -1,0 +1,141 @@
+//! From what was seen of one episode to a diagnosis. Pure: no clock, nothing read.
+
+use crate::cause::{Action, Cause};
+use crate::incident::{Advice, Culprit, Diagnosis, Victim};
+use crate::sample::Counted;
+use std::time::Duration;
+
+/// From this share of CPU time in their executions on calls count as computing, up to the other as waiting.
+const COMPUTES: f64 = 0.7;
+const WAITS: f64 = 0.3;
+
+/// Nothing was over a threshold.
+pub(crate) fn healthy(window: Duration) -> Diagnosis {
+    Diagnosis {
+        cause: Cause::Healthy,
+        detail: None,
+        culprits: Vec::new(),
+        victims: Vec::new(),
+        evidence: format!("nothing was over a threshold in the last {window:.0?}"),
+        advice: Advice { action: Action::None, text: "There is nothing to do".to_owned() },
+    }
+}
+
+/// A poll that goes on, or went on, for too long.
+pub(crate) fn long_poll(culprit: Culprit, calls: u64) -> Diagnosis {
+    let (op, count, oldest) = (culprit.op, culprit.count, culprit.oldest);
+    let evidence = if count == 0 {
+        format!("{calls} polls of `{op}` were over the threshold; none is now")
+    } else {
+        format!("{count} of `{op}` being polled, the oldest for {oldest:.1?}; everything else on its worker waits")
+    };
+    Diagnosis {
+        cause: Cause::LongPoll,
+        detail: Some("unknown"),
+        culprits: vec![culprit],
+        victims: Vec::new(),
+        evidence,
+        advice: Advice {
+            action: Action::Offload,
+            text: format!("Move what `{op}` does between two awaits into a blocking call, or split it"),
+        },
+    }
+}
+
+/// A pool for whose threads calls wait.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) queued: u64,
+    pub(crate) oldest: Duration,
+    /// What has ended in the episode, of all its ops.
+    pub(crate) counted: Counted,
+}
+
+/// Calls that wait for a thread.
+pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -> Diagnosis {
+    let Pool { queued, oldest, counted } = *pool;
+    let waiting = format!("{queued} calls wait for a thread, the oldest for {oldest:.1?}");
+    let Some(first) = culprits.first() else {
+        return Diagnosis {
+            cause: Cause::Undetermined,
+            detail: Some("no watched call holds a thread of this pool"),
+            culprits,
+            victims,
+            evidence: waiting,
+            advice: Advice {
+                action: Action::None,
+                text:
+                    "Wrap the other users of this pool (files, name lookups, stdin, other blocking calls) to see who \
+                       holds its threads"
+                        .to_owned(),
+            },
+        };
+    };
+    let held: u64 = culprits.iter().map(|culprit| culprit.count).sum();
+    let (op, count, longest) = (first.op, first.count, first.oldest);
+    let holders = format!("{count} of {held} threads seen are held by `{op}`, the oldest for {longest:.1?}");
+    if counted.ended == 0 {
+        return Diagnosis {
+            cause: Cause::Undetermined,
+            detail: Some("no call of this pool has ended: long calls, a leak or a deadlock"),
+            evidence: format!("{waiting}; {holders}; none has ended since"),
+            advice: Advice {
+                action: Action::None,
+                text: format!(
+                    "If `{op}` is meant to run for ever it needs a thread of its own; if it waits for a call \
+                               of this pool it waits for ever"
+                ),
+            },
+            culprits,
+            victims,
+        };
+    }
+    let share = (counted.cpu_known_execution > 0).then(|| counted.cpu as f64 / counted.cpu_known_execution as f64);
+    let (detail, action, text) = match share {
+        Some(share) if share >= COMPUTES => (
+            Some("cpu"),
+            Action::BoundCpuPool,
+            format!("`{op}` computes: run it on a pool of as many threads as there are CPUs; more threads help nobody"),
+        ),
+        Some(share) if share <= WAITS => (
+            Some("io"),
+            Action::RaisePool,
+            format!(
+                "`{op}` waits for something else than a CPU: give the pool as many threads as there are calls at \
+                     once ({}), or call an async client",
+                held + queued
+            ),
+        ),
+        Some(_) => (Some("mixed"), Action::SeparatePool, format!("Give `{op}` a pool of its own")),
+        None => (None, Action::SeparatePool, format!("Give `{op}` a pool of its own")),
+    };
+    let cpu = share.map_or_else(String::new, |share| format!(", {:.0} % of their time on a CPU", share * 100.0));
+    Diagnosis {
+        cause: Cause::PoolSaturated,
+        detail,
+        evidence: format!("{waiting}; {holders}; {} have ended since{cpu}", counted.ended),
+        advice: Advice { action, text },
+        culprits,
+        victims,
+    }
+}
+
+/// An `instrument_wait` that stays pending.
+pub(crate) fn wait(resource: Culprit, calls: u64) -> Diagnosis {
+    let (op, count, oldest) = (resource.op, resource.count, resource.oldest);
+    Diagnosis {
+        cause: Cause::DownstreamLimit,
+        detail: None,
+        evidence: if count == 0 {
+            format!("{calls} waits for `{op}` were over the floor; none is now")
+        } else {
+            format!("{count} wait for `{op}`, the oldest for {oldest:.1?}")
+        },
+        advice: Advice {
+            action: Action::LookDownstream,
+            text: format!("Look at who holds `{op}` and for how long: the runtime can do nothing about it"),
+        },
+        culprits: vec![resource],
+        victims: Vec::new(),
+    }
+}

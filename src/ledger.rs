@@ -1,0 +1,520 @@
+//! Where a watched future's time went: seven classes that sum to the whole, exactly.
+//!
+//! At any instant the future is in one class. While it is polled, and from its waking to the next poll, only its own
+//! thread has to know; those times are plain integers in a [`Tally`]. Between a poll and the waking it depends on what
+//! the future waits for, and that changes on other threads: a pool thread starts one of its calls, finishes another.
+//! They share a [`Gap`].
+//!
+//! # Invariants of the gap
+//!
+//! 1. `word` is 0 while the future is polled, or waits for nothing that reports: disarmed. Otherwise it holds the class
+//!    that the future is in and since when.
+//! 2. Whoever moves `word` on, by compare-and-swap, owns the stretch of time between its old and its new instant, and
+//!    adds it to `spent` under the old class. So the stretches of a gap join without overlap or hole.
+//! 3. The swap and the addition are two steps. What is swapped but not yet added is `owed`: the tally knows the length
+//!    of every gap, and what the additions lack of it is carried until they arrive. A future that ends within those
+//!    nanoseconds books what is owed under `other`, so that the sum is right in that case, too.
+
+use crate::sync::{AtomicI32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+/// Where a future's wall time went.
+///
+/// At any instant a future is in exactly one of these classes, the first that applies:
+/// being polled ([`polling`](Self::polling)); woken and not yet polled ([`scheduled`](Self::scheduled)); some blocking
+/// call that it made is executing ([`blocking_execution`](Self::blocking_execution)); some is queued
+/// ([`blocking_queue`](Self::blocking_queue)); an [`instrument_wait`](crate::instrument_wait) inside it is pending
+/// ([`waiting`](Self::waiting)); anything else, such as sockets and timers ([`other`](Self::other)). Hence the six sum
+/// to [`total`](Self::total), to the nanosecond.
+///
+/// A call reports to every watched future in whose polls it was made, from the moment it is made until it ends or its
+/// handle is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Ledger {
+    /// Inside `Future::poll`, and in the future's drop.
+    #[cfg_attr(feature = "serde", serde(rename = "polling_us", serialize_with = "crate::wire::us"))]
+    pub polling: Duration,
+    /// Woken, or spawned, and not yet polled.
+    #[doc(alias = "scheduling delay")]
+    #[cfg_attr(feature = "serde", serde(rename = "scheduled_us", serialize_with = "crate::wire::us"))]
+    pub scheduled: Duration,
+    /// Some blocking call waits for a thread, and none is executing.
+    #[cfg_attr(feature = "serde", serde(rename = "blocking_queue_us", serialize_with = "crate::wire::us"))]
+    pub blocking_queue: Duration,
+    /// Some blocking call is executing.
+    #[cfg_attr(feature = "serde", serde(rename = "blocking_execution_us", serialize_with = "crate::wire::us"))]
+    pub blocking_execution: Duration,
+    /// Some [`instrument_wait`](crate::instrument_wait) is pending, and no blocking call is under way.
+    #[cfg_attr(feature = "serde", serde(rename = "waiting_us", serialize_with = "crate::wire::us"))]
+    pub waiting: Duration,
+    /// None of the others: sockets, timers, channels, and everything that nobody wrapped.
+    #[cfg_attr(feature = "serde", serde(rename = "other_us", serialize_with = "crate::wire::us"))]
+    pub other: Duration,
+    /// From the future's creation to its end: the sum of the six.
+    #[cfg_attr(feature = "serde", serde(rename = "total_us", serialize_with = "crate::wire::us"))]
+    pub total: Duration,
+    /// How often it was polled.
+    pub polls: u64,
+    /// The longest of its polls.
+    #[cfg_attr(feature = "serde", serde(rename = "longest_poll_us", serialize_with = "crate::wire::us"))]
+    pub longest_poll: Duration,
+}
+
+/// The classes that a gap can be in, as they stand in its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum Class {
+    Execution = 1,
+    Queue = 2,
+    Waiting = 3,
+    Other = 4,
+    Scheduled = 5,
+}
+
+const CLASSES: usize = 6;
+const CLASS_BITS: u32 = 3;
+
+fn pack(since: u64, class: Class) -> u64 {
+    since << CLASS_BITS | class as u64
+}
+
+fn unpack(word: u64) -> Option<(u64, Class)> {
+    let class = match word & ((1 << CLASS_BITS) - 1) {
+        1 => Class::Execution,
+        2 => Class::Queue,
+        3 => Class::Waiting,
+        4 => Class::Other,
+        5 => Class::Scheduled,
+        _ => return None,
+    };
+    Some((word >> CLASS_BITS, class))
+}
+
+/// What a future waits for, as those report who work for it. See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Gap {
+    word: AtomicU64,
+    /// When the future was woken since its last poll began; 0 while it was not.
+    woken: AtomicU64,
+    executing: AtomicI32,
+    queued: AtomicI32,
+    waits: AtomicI32,
+    spent: [AtomicU64; CLASSES],
+}
+
+/// A change of what a future waits for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Change {
+    pub(crate) executing: i32,
+    pub(crate) queued: i32,
+    pub(crate) waits: i32,
+}
+
+impl Gap {
+    pub(crate) fn new() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            woken: AtomicU64::new(0),
+            executing: AtomicI32::new(0),
+            queued: AtomicI32::new(0),
+            waits: AtomicI32::new(0),
+            spent: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Something that works for the future has changed.
+    pub(crate) fn change(&self, change: Change, now: u64) {
+        // AcqRel on all three: whoever moves the word next must count this change, or this thread will move it.
+        // Executing first: a call that starts must not look like none for an instant.
+        for (count, by) in
+            [(&self.executing, change.executing), (&self.queued, change.queued), (&self.waits, change.waits)]
+        {
+            if by != 0 {
+                count.fetch_add(by, Ordering::AcqRel);
+            }
+        }
+        // Pairs with the fence in `arm`: either that one sees the new counts or this thread sees the armed word.
+        fence(Ordering::SeqCst);
+        self.settle(now, None);
+    }
+
+    /// The future was woken.
+    #[inline]
+    pub(crate) fn wake(&self, now: u64) {
+        // Relaxed: the waking itself orders this before the poll that it causes. Of two at once either will do.
+        if self.woken.load(Ordering::Relaxed) == 0 {
+            self.woken.store(now, Ordering::Relaxed);
+        }
+        if self.word.load(Ordering::Relaxed) != 0 {
+            self.settle(now, Some(Class::Scheduled));
+        }
+    }
+
+    /// Takes the waking since the last poll; 0 where there was none.
+    #[inline]
+    pub(crate) fn take_woken(&self) -> u64 {
+        // Relaxed: as in `wake`. A waking that comes in between is for this poll, which is about to look anyway.
+        let woken = self.woken.load(Ordering::Relaxed);
+        if woken != 0 {
+            self.woken.store(0, Ordering::Relaxed);
+        }
+        woken
+    }
+
+    /// Whether anything that reports is under way.
+    #[inline]
+    pub(crate) fn busy(&self) -> bool {
+        // Relaxed: what the future itself started in its poll it sees; what others end in between costs a look.
+        let counts = self.executing.load(Ordering::Relaxed)
+            | self.queued.load(Ordering::Relaxed)
+            | self.waits.load(Ordering::Relaxed);
+        counts != 0
+    }
+
+    fn class(&self) -> Class {
+        // Acquire: pairs with the AcqRel of `change`.
+        if self.executing.load(Ordering::Acquire) > 0 {
+            Class::Execution
+        } else if self.queued.load(Ordering::Acquire) > 0 {
+            Class::Queue
+        } else if self.waits.load(Ordering::Acquire) > 0 {
+            Class::Waiting
+        } else {
+            Class::Other
+        }
+    }
+
+    /// Moves an armed word on to the class that applies from `now`.
+    fn settle(&self, now: u64, to: Option<Class>) {
+        // Acquire: who sees a word sees the counts that its writer saw.
+        let mut word = self.word.load(Ordering::Acquire);
+        while let Some((since, class)) = unpack(word) {
+            let next = to.unwrap_or_else(|| self.class());
+            if class == next || class == Class::Scheduled {
+                return;
+            }
+            let at = now.max(since);
+            match self.word.compare_exchange(word, pack(at, next), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    // Release: pairs with the Acquire of `Tally::begin`, which books it.
+                    self.spent[class as usize].fetch_add(at - since, Ordering::Release);
+                    return;
+                }
+                Err(actual) => word = actual,
+            }
+        }
+    }
+
+    /// The future has been polled until `now`, and waits.
+    fn arm(&self, now: u64) {
+        // AcqRel: publishes the instant; nothing else writes a disarmed word.
+        self.word.swap(pack(now, self.class()), Ordering::AcqRel);
+        // Pairs with the fence in `change`.
+        fence(Ordering::SeqCst);
+        self.settle(now, None);
+    }
+
+    /// The future is about to be polled. Returns the class that it was in, and since when.
+    fn disarm(&self) -> Option<(u64, Class)> {
+        // AcqRel: no stretch begins before this and ends after it.
+        unpack(self.word.swap(0, Ordering::AcqRel))
+    }
+}
+
+/// A future's own account. Every method takes the time; none reads a clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tally {
+    born: u64,
+    /// Up to where the time is accounted for.
+    edge: u64,
+    polling: u64,
+    longest: u64,
+    polls: u64,
+    spent: [u64; CLASSES],
+    /// How much of the gap's `spent` is booked.
+    booked: [u64; CLASSES],
+    owed: u64,
+    armed: bool,
+}
+
+impl Tally {
+    pub(crate) fn new(now: u64) -> Self {
+        Self {
+            born: now,
+            edge: now,
+            polling: 0,
+            longest: 0,
+            polls: 0,
+            spent: [0; CLASSES],
+            booked: [0; CLASSES],
+            owed: 0,
+            armed: false,
+        }
+    }
+
+    /// The first poll begins. From its creation on the future was `spawned`, and so woken, or nobody had asked for it.
+    pub(crate) fn begin_first(&mut self, now: u64, spawned: bool) -> u64 {
+        let waited = now.saturating_sub(self.edge);
+        self.spent[if spawned { Class::Scheduled } else { Class::Other } as usize] += waited;
+        self.edge += waited;
+        waited
+    }
+
+    /// A poll begins, or the drop. `woken` is from [`Gap::take_woken`]. Returns how long the future had been woken.
+    #[inline]
+    pub(crate) fn begin(&mut self, now: u64, woken: u64, gap: &Gap) -> u64 {
+        let now = if self.armed { self.disarm(now, woken, gap) } else { now.max(self.edge) };
+        let at = if woken == 0 { now } else { woken.clamp(self.edge, now) };
+        if self.armed {
+            self.armed = false;
+        } else {
+            self.spent[Class::Other as usize] += at - self.edge;
+            self.spent[Class::Scheduled as usize] += now - at;
+        }
+        self.edge = now;
+        now - at
+    }
+
+    /// Books an armed gap, which ends now; returns when that is.
+    #[cold]
+    fn disarm(&mut self, now: u64, woken: u64, gap: &Gap) -> u64 {
+        let (since, class) = gap.disarm().unwrap_or((self.edge, Class::Other));
+        let since = since.max(self.edge);
+        // Clocks of two cores may differ by a little: what others have accounted for stays.
+        let now = now.max(since);
+        // The last stretch is nobody else's. A waking that did not find the word armed still counts from its time on.
+        let at = match class {
+            Class::Scheduled => since,
+            _ if woken != 0 => woken.clamp(since, now),
+            _ => now,
+        };
+        self.spent[class as usize] += at - since;
+        self.spent[Class::Scheduled as usize] += now - at;
+        // The stretches before it were added to the gap's sums, or will be (invariant 3).
+        self.owed += since - self.edge;
+        self.book(gap);
+        now
+    }
+
+    fn book(&mut self, gap: &Gap) {
+        for ((spent, booked), shared) in self.spent.iter_mut().zip(&mut self.booked).zip(&gap.spent) {
+            // Acquire: pairs with the Release of `Gap::settle`.
+            let sum = shared.load(Ordering::Acquire);
+            let fresh = sum - *booked;
+            *spent += fresh;
+            *booked = sum;
+            self.owed = self.owed.saturating_sub(fresh);
+        }
+    }
+
+    /// The poll that began last ends.
+    #[inline]
+    pub(crate) fn end(&mut self, now: u64, gap: &Gap) -> u64 {
+        let took = self.end_last(now);
+        if gap.busy() {
+            self.armed = true;
+            gap.arm(self.edge);
+        }
+        took
+    }
+
+    /// The drop that began last ends, and with it the future.
+    pub(crate) fn end_drop(&mut self, now: u64) -> u64 {
+        let took = now.saturating_sub(self.edge);
+        self.polling += took;
+        self.edge += took;
+        took
+    }
+
+    fn end_last(&mut self, now: u64) -> u64 {
+        let took = self.end_drop(now);
+        self.longest = self.longest.max(took);
+        self.polls += 1;
+        took
+    }
+
+    /// The account as it stands. What is owed stands under `other`.
+    pub(crate) fn ledger(&self) -> Ledger {
+        let of = |class: Class| Duration::from_nanos(self.spent[class as usize]);
+        Ledger {
+            polling: Duration::from_nanos(self.polling),
+            scheduled: of(Class::Scheduled),
+            blocking_queue: of(Class::Queue),
+            blocking_execution: of(Class::Execution),
+            waiting: of(Class::Waiting),
+            other: of(Class::Other) + Duration::from_nanos(self.owed),
+            total: Duration::from_nanos(self.edge - self.born),
+            polls: self.polls,
+            longest_poll: Duration::from_nanos(self.longest),
+        }
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sum(ledger: &Ledger) -> Duration {
+        ledger.polling
+            + ledger.scheduled
+            + ledger.blocking_queue
+            + ledger.blocking_execution
+            + ledger.waiting
+            + ledger.other
+    }
+
+    const QUEUED: Change = Change { queued: 1, executing: 0, waits: 0 };
+    const STARTED: Change = Change { queued: -1, executing: 1, waits: 0 };
+    const FINISHED: Change = Change { queued: 0, executing: -1, waits: 0 };
+    const WAITS: Change = Change { queued: 0, executing: 0, waits: 1 };
+    const WAITED: Change = Change { queued: 0, executing: 0, waits: -1 };
+
+    #[test]
+    fn a_call_that_queues_64_and_executes_4_shows_so() {
+        let (gap, mut tally) = (Gap::new(), Tally::new(10));
+        tally.begin_first(12, true);
+        gap.change(QUEUED, 13);
+        tally.end(14, &gap);
+        gap.change(STARTED, 78);
+        gap.change(FINISHED, 82);
+        gap.wake(83);
+        assert_eq!(tally.begin(88, gap.take_woken(), &gap), 5);
+        tally.end_last(91);
+        let ledger = tally.ledger();
+        let nanos = Duration::from_nanos;
+        let expected = Ledger {
+            polling: nanos(2 + 3),
+            scheduled: nanos(2 + 5),
+            blocking_queue: nanos(64),
+            blocking_execution: nanos(4),
+            waiting: nanos(0),
+            other: nanos(1),
+            total: nanos(81),
+            polls: 2,
+            longest_poll: nanos(3),
+        };
+        assert_eq!(ledger, expected);
+    }
+
+    #[test]
+    fn executing_hides_queued_hides_waiting() {
+        let (gap, mut tally) = (Gap::new(), Tally::new(0));
+        tally.begin_first(0, false);
+        for change in [QUEUED, QUEUED, WAITS] {
+            gap.change(change, 0);
+        }
+        tally.end(0, &gap);
+        gap.change(STARTED, 10);
+        gap.change(STARTED, 15);
+        gap.change(FINISHED, 30);
+        gap.change(FINISHED, 70);
+        gap.change(WAITED, 150);
+        gap.wake(300);
+        tally.begin(300, gap.take_woken(), &gap);
+        tally.end_last(300);
+        let ledger = tally.ledger();
+        assert_eq!(
+            [ledger.blocking_queue, ledger.blocking_execution, ledger.waiting, ledger.other].map(|d| d.as_nanos()),
+            [10, 60, 80, 150],
+        );
+    }
+
+    #[test]
+    fn once_woken_it_is_scheduled_whatever_its_calls_do() {
+        let (gap, mut tally) = (Gap::new(), Tally::new(0));
+        tally.begin_first(0, false);
+        gap.change(QUEUED, 0);
+        tally.end(0, &gap);
+        gap.wake(10);
+        gap.change(STARTED, 40);
+        tally.begin(100, gap.take_woken(), &gap);
+        tally.end_last(100);
+        let ledger = tally.ledger();
+        assert_eq!((ledger.blocking_queue.as_nanos(), ledger.scheduled.as_nanos()), (10, 90));
+    }
+
+    proptest! {
+        /// Any history, with clocks that run back now and then: the classes sum to the total.
+        #[test]
+        fn the_classes_sum_to_the_total(
+            steps in proptest::collection::vec((0_u8..8, 0_u64..1_000_000, 0_u64..2_000), 0..200),
+        ) {
+            let (gap, mut tally) = (Gap::new(), Tally::new(5));
+            let (mut now, mut polling) = (5_u64, false);
+            let (mut queued, mut executing, mut waits) = (0, 0, 0);
+            tally.begin_first(5, true);
+            tally.end(5, &gap);
+            for (step, pause, skew) in steps {
+                now += pause;
+                let seen = now.saturating_sub(skew);
+                match step {
+                    0 if !polling => { tally.begin(seen, gap.take_woken(), &gap); polling = true; }
+                    1 if polling => { tally.end(seen, &gap); polling = false; }
+                    2 => { gap.change(QUEUED, seen); queued += 1; }
+                    3 if queued > 0 => { gap.change(STARTED, seen); queued -= 1; executing += 1; }
+                    4 if executing > 0 => { gap.change(FINISHED, seen); executing -= 1; }
+                    5 => { gap.change(WAITS, seen); waits += 1; }
+                    6 if waits > 0 => { gap.change(WAITED, seen); waits -= 1; }
+                    _ => gap.wake(seen),
+                }
+            }
+            if !polling {
+                tally.begin(now, gap.take_woken(), &gap);
+            }
+            tally.end_last(now);
+            let ledger = tally.ledger();
+            prop_assert_eq!(sum(&ledger), ledger.total);
+            prop_assert_eq!(tally.owed, 0);
+            prop_assert!(ledger.total >= Duration::from_nanos(now - 5));
+        }
+    }
+}
+
+#[cfg(all(test, starvation_loom))]
+mod models {
+    use super::*;
+    use loom::{sync::Arc, thread};
+
+    /// A pool thread runs the future's call while the future goes to sleep, is woken and polled: the sum is exact in
+    /// every interleaving, and nothing stays owed once all have finished.
+    #[test]
+    fn no_nanosecond_is_lost_between_a_pool_thread_and_a_poll() {
+        loom::model(|| {
+            let gap = Arc::new(Gap::new());
+            let mut tally = Tally::new(1);
+            tally.begin_first(1, true);
+            gap.change(Change { queued: 1, ..Change::default() }, 2);
+            let pool = {
+                let gap = gap.clone();
+                thread::spawn(move || {
+                    gap.change(Change { queued: -1, executing: 1, waits: 0 }, 10);
+                    gap.change(Change { executing: -1, ..Change::default() }, 20);
+                    gap.wake(21);
+                })
+            };
+            tally.end(5, &gap);
+            tally.begin(30, gap.take_woken(), &gap);
+            tally.end(40, &gap);
+            let early = tally.ledger();
+            assert_eq!(early.total.as_nanos(), 39);
+            pool.join().unwrap();
+            tally.begin(50, gap.take_woken(), &gap);
+            tally.end_last(60);
+            tally.book(&gap);
+            let ledger = tally.ledger();
+            let sum = ledger.polling
+                + ledger.scheduled
+                + ledger.blocking_queue
+                + ledger.blocking_execution
+                + ledger.waiting
+                + ledger.other;
+            assert_eq!(sum, ledger.total);
+            assert_eq!(ledger.total.as_nanos(), 59);
+            assert_eq!(tally.owed, 0);
+            assert_eq!(gap.class(), Class::Other);
+        });
+    }
+}

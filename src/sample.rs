@@ -1,0 +1,274 @@
+//! One look at the process, as plain data: what a decision rests on.
+
+use crate::clock;
+use crate::figures::count;
+use crate::op::{self, Op};
+use crate::slot::{self, Kind};
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A site, as far as a report names it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Site {
+    /// Tells sites apart; see [`op`].
+    pub(crate) index: u32,
+    pub(crate) name: &'static str,
+    pub(crate) location: &'static Location<'static>,
+    pub(crate) runtime: Option<tokio::runtime::Id>,
+}
+
+/// An activity that a thread has not ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) op: u32,
+    pub(crate) since: u64,
+}
+
+/// What one op has counted, and what of it waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OpSample {
+    pub(crate) site: Site,
+    pub(crate) queue_wait_limit: u64,
+    pub(crate) queued: u64,
+    /// When the oldest queued call was made, or somewhat later.
+    pub(crate) oldest_queued: Option<u64>,
+    pub(crate) waits: u64,
+    pub(crate) oldest_wait: Option<u64>,
+    pub(crate) counted: Counted,
+}
+
+impl OpSample {
+    /// How long its oldest call has been queued; 0 where none is.
+    pub(crate) fn queued_age(&self, now: u64) -> u64 {
+        self.oldest_queued.map_or(0, |since| now.saturating_sub(since))
+    }
+
+    /// How long its oldest wait has been pending; 0 where none is.
+    pub(crate) fn wait_age(&self, now: u64) -> u64 {
+        self.oldest_wait.map_or(0, |since| now.saturating_sub(since))
+    }
+}
+
+/// The counters of one op, which only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) long_polls: u64,
+    pub(crate) long_poll_time: u64,
+    pub(crate) dominated: u64,
+    pub(crate) dominated_wait: u64,
+    pub(crate) long_waits: u64,
+    pub(crate) long_wait_time: u64,
+    pub(crate) ended: u64,
+    pub(crate) cpu: u64,
+    pub(crate) cpu_known_execution: u64,
+}
+
+impl Counted {
+    /// What has been counted since `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            long_polls: self.long_polls.saturating_sub(before.long_polls),
+            long_poll_time: self.long_poll_time.saturating_sub(before.long_poll_time),
+            dominated: self.dominated.saturating_sub(before.dominated),
+            dominated_wait: self.dominated_wait.saturating_sub(before.dominated_wait),
+            long_waits: self.long_waits.saturating_sub(before.long_waits),
+            long_wait_time: self.long_wait_time.saturating_sub(before.long_wait_time),
+            ended: self.ended.saturating_sub(before.ended),
+            cpu: self.cpu.saturating_sub(before.cpu),
+            cpu_known_execution: self.cpu_known_execution.saturating_sub(before.cpu_known_execution),
+        }
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn plus(self, more: Self) -> Self {
+        Self {
+            long_polls: self.long_polls + more.long_polls,
+            long_poll_time: self.long_poll_time + more.long_poll_time,
+            dominated: self.dominated + more.dominated,
+            dominated_wait: self.dominated_wait + more.dominated_wait,
+            long_waits: self.long_waits + more.long_waits,
+            long_wait_time: self.long_wait_time + more.long_wait_time,
+            ended: self.ended + more.ended,
+            cpu: self.cpu + more.cpu,
+            cpu_known_execution: self.cpu_known_execution + more.cpu_known_execution,
+        }
+    }
+}
+
+/// One look.
+#[derive(Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) now: u64,
+    /// The observer was not given the CPU in time: what looks old may be so for the same reason.
+    pub(crate) late: bool,
+    /// The innermost overdue poll of each thread that has one and executes no blocking call.
+    pub(crate) overdue: Vec<Held>,
+    pub(crate) executions: Vec<Held>,
+    pub(crate) ops: Vec<OpSample>,
+    /// Anything is in flight.
+    pub(crate) busy: bool,
+}
+
+impl Sample {
+    /// Looks, reusing the space of the last look. Ages do not count the pauses of the whole process.
+    pub(crate) fn take(&mut self, now: u64, late: bool, pauses: &Pauses) {
+        self.now = now;
+        self.late = late;
+        self.busy = false;
+        self.overdue.clear();
+        self.executions.clear();
+        self.ops.clear();
+        for slot in slot::all() {
+            self.look_at(slot, pauses);
+        }
+        for op in op::all() {
+            let sample = of_op(op, now, pauses);
+            self.busy |= sample.queued > 0 || sample.waits > 0;
+            self.ops.push(sample);
+        }
+    }
+
+    fn look_at(&mut self, slot: &slot::Slot, pauses: &Pauses) {
+        let activities = slot.activities();
+        let mut overdue = None;
+        let mut executing = false;
+        for activity in activities.into_iter().flatten() {
+            self.busy = true;
+            // An op whose place is not filled in yet was met this very moment.
+            let Some(op) = op::get(activity.op()) else { continue };
+            let since = pauses.discount(activity.start(self.now), self.now);
+            match activity.kind() {
+                Kind::Execution => {
+                    executing = true;
+                    self.executions.push(Held { op: op.index, since });
+                }
+                Kind::Poll if self.now - since >= op.long_poll_limit() => {
+                    overdue = Some(Held { op: op.index, since });
+                }
+                Kind::Poll => {}
+            }
+        }
+        if !executing {
+            self.overdue.extend(overdue);
+        }
+    }
+}
+
+fn of_op(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let mut counted =
+        Counted { long_polls: read(&op.long_polls), long_poll_time: read(&op.long_poll_time), ..Counted::default() };
+    if let Some(calls) = op.known_calls() {
+        counted.dominated = read(&calls.dominated);
+        counted.dominated_wait = read(&calls.dominated_wait);
+        counted.ended = read(&calls.returned) + read(&calls.panicked);
+        counted.cpu = read(&calls.cpu);
+        counted.cpu_known_execution = read(&calls.cpu_known_execution);
+    }
+    let waits = op.known_waits();
+    if let Some(waits) = waits {
+        counted.long_waits = read(&waits.long);
+        counted.long_wait_time = read(&waits.long_time);
+    }
+    let arrived = |oldest: crate::age::Oldest| pauses.discount(oldest.latest.min(now), now);
+    OpSample {
+        site: Site { index: op.index, name: op.name, location: op.location, runtime: op.runtime },
+        queue_wait_limit: op.queue_wait_limit(),
+        queued: op.queued.waiting(),
+        oldest_queued: op.queued.oldest().map(arrived),
+        waits: waits.map_or(0, |waits| waits.pending.waiting()),
+        oldest_wait: waits.and_then(|waits| waits.pending.oldest()).map(arrived),
+        counted,
+    }
+}
+
+/// When the whole process did not run, as the observer's own lateness shows.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses {
+    /// From, to; the most recent last.
+    recent: std::collections::VecDeque<(u64, u64)>,
+}
+
+/// How many pauses are remembered. An activity older than all of them keeps a few too many milliseconds of age.
+const REMEMBERED: usize = 128;
+
+impl Pauses {
+    pub(crate) fn add(&mut self, from: u64, to: u64) {
+        if self.recent.len() == REMEMBERED {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((from, to));
+    }
+
+    /// Moves a start forward by as much of the time since as the process was paused.
+    pub(crate) fn discount(&self, since: u64, now: u64) -> u64 {
+        let paused: u64 = self
+            .recent
+            .iter()
+            .rev()
+            .take_while(|&&(_, to)| to > since)
+            .map(|&(from, to)| to.min(now).saturating_sub(from.max(since)))
+            .sum();
+        (since + paused).min(now)
+    }
+}
+
+/// The observer's figures about itself.
+#[derive(Debug, Default)]
+pub(crate) struct ObserverFigures {
+    pub(crate) looks: AtomicU64,
+    pub(crate) late_looks: AtomicU64,
+    pub(crate) lateness: AtomicU64,
+    pub(crate) longest_lateness: AtomicU64,
+    pub(crate) cpu: AtomicU64,
+    pub(crate) cpu_known: std::sync::atomic::AtomicBool,
+    pub(crate) unopened: AtomicU64,
+    pub(crate) muted: AtomicU64,
+    pub(crate) dropped_reports: AtomicU64,
+    pub(crate) failed_reports: AtomicU64,
+}
+
+impl ObserverFigures {
+    /// A look came `lateness` after its time.
+    pub(crate) fn looked(&self, lateness: u64, late: bool) {
+        count(&self.looks, 1);
+        count(&self.lateness, lateness);
+        self.longest_lateness.fetch_max(lateness, Ordering::Relaxed);
+        if late {
+            count(&self.late_looks, 1);
+        }
+        if let Some(cpu) = clock::thread_cpu() {
+            self.cpu.store(cpu, Ordering::Relaxed);
+            self.cpu_known.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_of_the_process_makes_nothing_older() {
+        let mut pauses = Pauses::default();
+        pauses.add(100, 200);
+        pauses.add(500, 550);
+        assert_eq!(pauses.discount(50, 600), 50 + 150);
+        assert_eq!(pauses.discount(150, 600), 150 + 100);
+        assert_eq!(pauses.discount(300, 520), 320);
+        assert_eq!(pauses.discount(560, 600), 560);
+        assert_eq!(pauses.discount(700, 600), 600);
+    }
+
+    #[test]
+    fn the_pauses_remembered_are_bounded() {
+        let mut pauses = Pauses::default();
+        for at in 0..10_000 {
+            pauses.add(at * 10, at * 10 + 5);
+        }
+        assert_eq!(pauses.recent.len(), REMEMBERED);
+    }
+}

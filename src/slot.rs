@@ -1,0 +1,436 @@
+//! What each thread is doing, since when, for the observing thread to read.
+//!
+//! Every thread that polls a watched future or runs a watched call owns one slot: a cache line of eight frames, nested
+//! activities from the outermost inwards. Entering an activity is one store to the thread's own line, leaving it
+//! another. The observer compares: the same word on two looks is the same activity, still going on.
+//!
+//! # Invariants
+//!
+//! 1. A frame is one word that holds the op, the kind and the start, so that a look is never torn.
+//! 2. Only the owner writes its frames. A slot changes owners only through `claimed`, when all its frames are 0.
+//! 3. Slots are never freed: their number is the largest number of such threads that there ever was at once.
+
+use crate::figures::PollFigures;
+use crate::sync::{AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicPtr};
+
+/// How many nested activities are told apart. Deeper ones count for the eighth.
+pub(crate) const DEPTH: usize = 8;
+/// How many ops there can be; see `op`.
+pub(crate) const MAX_OPS: usize = 1 << OP_BITS;
+const OP_BITS: u32 = 12;
+const KIND_BITS: u32 = 2;
+/// A frame's start is kept in units of 64 ns, in 50 bits: it wraps after 2.2 years.
+const UNIT_SHIFT: u32 = 6;
+const TIME_BITS: u32 = 64 - OP_BITS - KIND_BITS;
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
+
+/// What kind of activity a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One poll, or the drop, of a watched future.
+    Poll = 1,
+    /// The execution of a blocking call.
+    Execution = 2,
+}
+
+/// An activity as one word. 0 is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Activity(u64);
+
+impl Activity {
+    #[inline]
+    pub(crate) fn new(kind: Kind, op: u32, start: u64) -> Self {
+        let time = (start >> UNIT_SHIFT) & TIME_MASK;
+        Self(time << (OP_BITS + KIND_BITS) | u64::from(op) << KIND_BITS | kind as u64)
+    }
+
+    fn from_word(word: u64) -> Option<Self> {
+        (word != 0).then_some(Self(word))
+    }
+
+    pub(crate) fn kind(self) -> Kind {
+        if self.0 & ((1 << KIND_BITS) - 1) == Kind::Poll as u64 { Kind::Poll } else { Kind::Execution }
+    }
+
+    pub(crate) fn op(self) -> u32 {
+        (self.0 >> KIND_BITS) as u32 & (MAX_OPS as u32 - 1)
+    }
+
+    /// When it started, given that it started within two years before `now`. Up to 63 ns early.
+    pub(crate) fn start(self, now: u64) -> u64 {
+        let passed = ((now >> UNIT_SHIFT).wrapping_sub(self.0 >> (OP_BITS + KIND_BITS))) & TIME_MASK;
+        // A start on another core may be ahead of `now` by a few units: that is no age, not one of two years.
+        if passed > TIME_MASK / 2 { now } else { (now >> UNIT_SHIFT).saturating_sub(passed) << UNIT_SHIFT }
+    }
+}
+
+/// The cells that the observer reads: a line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Frames([AtomicU64; DEPTH]);
+
+impl Frames {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    #[inline]
+    fn set(&self, depth: usize, activity: Activity) {
+        if let Some(frame) = self.0.get(depth) {
+            // Release: who sees the activity also sees the op that its thread had registered before.
+            frame.store(activity.0, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    fn clear(&self, depth: usize) {
+        if let Some(frame) = self.0.get(depth) {
+            // Release: pairs with the Acquire of `read`; what the activity counted is visible once it is seen gone.
+            frame.store(0, Ordering::Release);
+        }
+    }
+
+    /// The activities from the outermost inwards. Between two frames of one look the thread may move on: each word is
+    /// true by itself, not all of them of one instant.
+    fn read(&self) -> [Option<Activity>; DEPTH] {
+        // Acquire: pairs with `set` and `clear`.
+        std::array::from_fn(|depth| Activity::from_word(self.0[depth].load(Ordering::Acquire)))
+    }
+}
+
+type Shards = [AtomicPtr<PollFigures>; SHARDS];
+const SHARDS: usize = 64;
+
+/// One thread's slot.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    frames: Frames,
+    /// The poll figures of this thread by op, in two steps so that an op that never polls here costs a pointer.
+    figures: [AtomicPtr<Shards>; MAX_OPS / SHARDS],
+    claimed: AtomicBool,
+    next: Option<&'static Slot>,
+}
+
+static HEAD: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
+
+/// All slots, owned or not. Newest first.
+pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
+    // Acquire: pairs with the Release of `Slot::claim`, which publishes a slot after it is whole.
+    let head = HEAD.load(std::sync::atomic::Ordering::Acquire);
+    // SAFETY: HEAD is null or points to a leaked slot, which is never freed.
+    std::iter::successors(unsafe { head.as_ref() }, |slot| slot.next)
+}
+
+impl Slot {
+    /// A slot for the calling thread: one that a dead thread left, or a new one.
+    fn claim() -> &'static Self {
+        use std::sync::atomic::Ordering;
+        // Acquire: pairs with the Release of `release`; the last owner's writes to the figures come before ours.
+        let left =
+            all().find(|slot| slot.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok());
+        left.unwrap_or_else(|| {
+            let mut head = HEAD.load(Ordering::Acquire);
+            let slot = Box::leak(Box::new(Self {
+                frames: Frames::new(),
+                figures: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
+                claimed: AtomicBool::new(true),
+                next: None,
+            }));
+            let this: *mut Self = slot;
+            loop {
+                // SAFETY: `this` is our own leaked slot, not yet published, so nobody else reads or writes it; `head` is
+                // null or a leaked slot.
+                unsafe { (*this).next = head.as_ref() };
+                // Release: publishes the slot whole. Acquire: the next turn reads the head it found.
+                match HEAD.compare_exchange_weak(head, this, Ordering::Release, Ordering::Acquire) {
+                    // SAFETY: leaked, and no longer written through `this` once published.
+                    Ok(_) => break unsafe { &*this },
+                    Err(actual) => head = actual,
+                }
+            }
+        })
+    }
+
+    fn release(&self) {
+        use std::sync::atomic::Ordering;
+        for depth in 0..DEPTH {
+            self.frames.clear(depth);
+        }
+        // Release: pairs with the Acquire of `claim`.
+        self.claimed.store(false, Ordering::Release);
+    }
+
+    /// What the owner is doing, from the outermost activity inwards.
+    pub(crate) fn activities(&self) -> [Option<Activity>; DEPTH] {
+        self.frames.read()
+    }
+
+    /// The poll figures of an op on this thread, for a reader.
+    pub(crate) fn figures(&self, op: u32) -> Option<&PollFigures> {
+        use std::sync::atomic::Ordering;
+        let op = op as usize;
+        // Acquire, twice: pairs with the Release of `figures_or_new`.
+        let shards = self.figures.get(op / SHARDS)?.load(Ordering::Acquire);
+        // SAFETY: null or leaked by `figures_or_new`, never freed.
+        let shards = unsafe { shards.as_ref() }?;
+        // SAFETY: likewise.
+        unsafe { shards[op % SHARDS].load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The same for the owner, made on first use: the only allocation, once per thread and op.
+    #[inline]
+    fn figures_or_new(&self, op: u32) -> &PollFigures {
+        match self.figures(op) {
+            Some(figures) => figures,
+            None => self.new_figures(op as usize),
+        }
+    }
+
+    #[cold]
+    fn new_figures(&self, op: usize) -> &PollFigures {
+        use std::sync::atomic::Ordering;
+        let shelf = &self.figures[op / SHARDS];
+        // Relaxed: only the owner writes.
+        let mut shards = shelf.load(Ordering::Relaxed);
+        if shards.is_null() {
+            shards = Box::leak(Box::new(std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut()))));
+            // Release: publishes the shelf whole.
+            shelf.store(shards, Ordering::Release);
+        }
+        let figures: &'static mut PollFigures = Box::leak(Box::new(PollFigures::new()));
+        let figures: *mut PollFigures = figures;
+        // SAFETY: the shelf was leaked above or earlier; it is never freed.
+        // Release: publishes the figures whole.
+        unsafe { (*shards)[op % SHARDS].store(figures, Ordering::Release) };
+        // SAFETY: just leaked.
+        unsafe { &*figures }
+    }
+}
+
+/// The calling thread's view of its own slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Own {
+    slot: &'static Slot,
+}
+
+/// What the thread keeps to itself; the observer never sees it.
+struct Local {
+    slot: Cell<Option<&'static Slot>>,
+    depth: Cell<usize>,
+    /// How much of the outermost activity has been reported already, for activities inside it, and when that last was.
+    blamed: Cell<(u64, u64)>,
+    /// Thread-local storage is being torn down: the slot is given back and must not be claimed again.
+    closed: Cell<bool>,
+}
+
+/// Gives the slot back when the thread ends.
+struct Giver;
+
+impl Drop for Giver {
+    fn drop(&mut self) {
+        LOCAL.with(|local| {
+            local.closed.set(true);
+            if let Some(slot) = local.slot.take() {
+                slot.release();
+            }
+        });
+    }
+}
+
+thread_local! {
+    // No destructor and a constant start: the hot path reads it like a plain variable.
+    static LOCAL: Local = const {
+        Local { slot: Cell::new(None), depth: Cell::new(0), blamed: Cell::new((0, 0)), closed: Cell::new(false) }
+    };
+    static GIVER: Giver = const { Giver };
+}
+
+/// The calling thread's slot; `None` only while the thread's own storage is being torn down, when what it still does
+/// is not watched.
+#[inline]
+pub(crate) fn own() -> Option<Own> {
+    LOCAL.with(|local| match local.slot.get() {
+        Some(slot) => Some(Own { slot }),
+        None => claim(local),
+    })
+}
+
+#[cold]
+fn claim(local: &Local) -> Option<Own> {
+    if local.closed.get() || GIVER.try_with(|_| ()).is_err() {
+        return None;
+    }
+    let slot = Slot::claim();
+    local.slot.set(Some(slot));
+    Some(Own { slot })
+}
+
+impl Own {
+    /// The thread starts an activity. Returns the depth to leave at.
+    #[inline]
+    pub(crate) fn enter(self, activity: Activity) -> usize {
+        let depth = LOCAL.with(|local| local.depth.replace(local.depth.get() + 1));
+        self.slot.frames.set(depth, activity);
+        depth
+    }
+
+    /// The thread leaves the activity that it entered at `depth`.
+    #[inline]
+    pub(crate) fn leave(self, depth: usize) {
+        self.slot.frames.clear(depth);
+        LOCAL.with(|local| local.depth.set(depth));
+    }
+
+    /// The poll figures of an op on this thread.
+    #[inline]
+    pub(crate) fn figures(self, op: u32) -> &'static PollFigures {
+        self.slot.figures_or_new(op)
+    }
+
+    /// Whether a blocking call is being executed on this thread: then no poll here can hold up a worker.
+    pub(crate) fn in_execution(self) -> bool {
+        self.slot.activities().into_iter().flatten().any(|activity| activity.kind() == Kind::Execution)
+    }
+
+    /// Of the activity at `depth`, which lasted from `start` to `end`: how much was not yet reported for an activity
+    /// inside it. From here on all of it counts as reported. To be called before [`leave`](Self::leave).
+    pub(crate) fn blame(self, depth: usize, start: u64, end: u64) -> u64 {
+        let root = if depth == 0 {
+            start
+        } else {
+            // Rounded up: what ended before the outermost activity began lies outside it.
+            self.slot.activities()[0].map_or(start, |activity| activity.start(end) + (1 << UNIT_SHIFT))
+        };
+        LOCAL.with(|local| {
+            let (reported, until) = local.blamed.get();
+            let in_root = if until >= root { reported } else { 0 };
+            let in_this = if until >= start { in_root } else { 0 };
+            let fresh = (end - start).saturating_sub(in_this);
+            local.blamed.set((in_root + fresh, end));
+            fresh
+        })
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_activity_is_read_as_it_was_written(op in 0..MAX_OPS as u32, start in 0_u64..1 << 60, age in 0_u64..1 << 54) {
+            for kind in [Kind::Poll, Kind::Execution] {
+                let activity = Activity::new(kind, op, start);
+                let now = start + age;
+                prop_assert_eq!((activity.kind(), activity.op()), (kind, op));
+                prop_assert!(start - activity.start(now) < 64);
+                prop_assert!(Activity::from_word(activity.0).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn a_start_ahead_of_the_reader_is_no_age() {
+        let activity = Activity::new(Kind::Poll, 7, 1_000_000);
+        assert_eq!(activity.start(999_000), 999_000);
+    }
+
+    #[test]
+    fn a_slot_shows_nested_activities_and_is_handed_on_when_its_thread_ends() {
+        let used = std::thread::spawn(|| {
+            let Some(own) = own() else { panic!("this thread is not ending") };
+            let outer = own.enter(Activity::new(Kind::Poll, 1, 64));
+            let inner = own.enter(Activity::new(Kind::Execution, 2, 128));
+            let seen: Vec<_> = own.slot.activities().into_iter().flatten().map(Activity::op).collect();
+            assert_eq!(seen, [1, 2]);
+            own.leave(inner);
+            own.leave(outer);
+            assert!(own.slot.activities().iter().all(Option::is_none));
+            std::ptr::from_ref(own.slot) as usize
+        })
+        .join();
+        let Ok(used) = used else { panic!("the thread panicked") };
+        let slot = all().find(|slot| std::ptr::from_ref(*slot) as usize == used);
+        assert!(slot.is_some(), "the slot stays in the list");
+    }
+
+    #[test]
+    fn time_is_reported_once_for_the_innermost_that_is_overdue() {
+        let done = std::thread::spawn(|| {
+            let Some(own) = own() else { panic!("this thread is not ending") };
+            let enter = |start| own.enter(Activity::new(Kind::Poll, 1, start));
+            let outer = enter(64_000);
+            let inner = enter(128_000);
+            assert_eq!(own.blame(inner, 128_000, 500_000), 372_000);
+            own.leave(inner);
+            let inner = enter(600_000);
+            assert_eq!(own.blame(inner, 600_000, 700_000), 100_000);
+            own.leave(inner);
+            assert_eq!(own.blame(outer, 64_000, 800_000), 736_000 - 472_000);
+            own.leave(outer);
+            // An inner one reported, the outer one not overdue by its own limit: the next outermost starts afresh.
+            let outer = enter(1_000_000);
+            let inner = enter(1_000_000);
+            assert_eq!(own.blame(inner, 1_000_000, 1_500_000), 500_000);
+            own.leave(inner);
+            own.leave(outer);
+            let outer = enter(2_000_000);
+            assert_eq!(own.blame(outer, 2_000_000, 2_400_000), 400_000);
+            own.leave(outer);
+        })
+        .join();
+        assert!(done.is_ok());
+    }
+
+    #[test]
+    fn activities_deeper_than_the_slot_leave_the_outer_ones_in_place() {
+        let done = std::thread::spawn(|| {
+            let Some(own) = own() else { panic!("this thread is not ending") };
+            let depths: Vec<_> = (0..12).map(|op| own.enter(Activity::new(Kind::Poll, op, 64))).collect();
+            assert_eq!(own.slot.activities().into_iter().flatten().count(), DEPTH);
+            for depth in depths.into_iter().rev() {
+                own.leave(depth);
+            }
+            own.slot.activities().iter().all(Option::is_none)
+        })
+        .join();
+        assert!(matches!(done, Ok(true)));
+    }
+}
+
+#[cfg(all(test, starvation_loom))]
+mod models {
+    use super::*;
+    use loom::{sync::Arc, thread};
+
+    /// Whatever the reader sees is an activity that the owner really had at that depth, never a mix of two.
+    #[test]
+    fn a_look_is_never_torn() {
+        loom::model(|| {
+            let frames = Arc::new(Frames::new());
+            let [first, second, inner] = [
+                Activity::new(Kind::Poll, 1, 64),
+                Activity::new(Kind::Execution, 2, 6_400),
+                Activity::new(Kind::Poll, 3, 9_600),
+            ];
+            let owner = {
+                let frames = frames.clone();
+                thread::spawn(move || {
+                    frames.set(0, first);
+                    frames.clear(0);
+                    frames.set(0, second);
+                    frames.set(1, inner);
+                    frames.clear(1);
+                })
+            };
+            let seen = frames.read();
+            assert!(seen[0].is_none_or(|a| a == first || a == second));
+            assert!(seen[1].is_none_or(|a| a == inner));
+            owner.join().unwrap();
+            assert_eq!(frames.read()[0], Some(second));
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! `instrument_wait`: waiting for something that is handed out: a permit, a pooled connection, a lock.
+
+use crate::clock;
+use crate::figures::count;
+use crate::future::current_runtime;
+use crate::ledger::Change;
+use crate::op::{self, Op};
+use crate::scope::Enclosing;
+use pin_project_lite::pin_project;
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Watches a future that waits for a resource, such as `semaphore.acquire()` or `pool.get()`.
+///
+/// While it is pending the watched futures around it count the time as
+/// [`Ledger::waiting`](crate::Ledger::waiting), and a detector watches its age as it watches a queued call's. What
+/// happens once the resource is there is not part of it.
+///
+/// # Performance
+///
+/// Two clock readings, and a handful of counters per wait that is not ready at once; no allocation outside of watched
+/// futures that are nested.
+///
+/// # Cancel safety
+///
+/// That of the wrapped future. A wait that is dropped has ended.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tokio::sync::AcquireError> {
+/// let permits = tokio::sync::Semaphore::new(4);
+/// let permit = starvation::instrument_wait("upload permit", permits.acquire()).await?;
+/// # drop(permit);
+/// # Ok(())
+/// # }
+/// ```
+#[track_caller]
+pub fn instrument_wait<F: Future>(op: &'static str, future: F) -> InstrumentedWait<F> {
+    InstrumentedWait { inner: future, name: op, location: Location::caller(), op: None, pending: None }
+}
+
+pin_project! {
+    /// A future that waits for a resource. Made by [`instrument_wait`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct InstrumentedWait<F> {
+        #[pin]
+        inner: F,
+        name: &'static str,
+        location: &'static Location<'static>,
+        op: Option<&'static Op>,
+        pending: Option<Pending>,
+    }
+}
+
+/// A wait that is pending. Ends it when dropped.
+#[derive(Debug)]
+struct Pending {
+    op: &'static Op,
+    since: u64,
+    enclosing: Enclosing,
+}
+
+impl Pending {
+    fn begin(op: &'static Op, since: u64) -> Self {
+        let enclosing = Enclosing::current();
+        op.waits().pending.enter(since);
+        enclosing.change(Change { waits: 1, ..Change::default() }, since);
+        Self { op, since, enclosing }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.op.waits().pending.leave(self.since);
+        self.enclosing.change(Change { waits: -1, ..Change::default() }, clock::now());
+    }
+}
+
+impl<F: Future> Future for InstrumentedWait<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let op = *this.op.get_or_insert_with(|| op::intern(this.name, this.location, current_runtime()));
+        let asked = clock::now();
+        let polled = this.inner.poll(context);
+        match &polled {
+            Poll::Pending if this.pending.is_none() => *this.pending = Some(Pending::begin(op, asked)),
+            Poll::Pending => {}
+            Poll::Ready(_) => {
+                let since = this.pending.take().map_or(asked, |pending| pending.since);
+                let took = clock::now().saturating_sub(since);
+                let waits = op.waits();
+                waits.duration.record(took);
+                if took >= op.queue_wait_limit() {
+                    count(&waits.long, 1);
+                    count(&waits.long_time, took);
+                }
+            }
+        }
+        polled
+    }
+}

@@ -1,0 +1,144 @@
+//! The observing thread: sleep, look, decide, report.
+//!
+//! It shares nothing with the watched threads but atomics, waits on no lock (what it publishes it publishes when the
+//! lock is free), and never runs anybody else's code: reports go to the sinks' own threads.
+
+use crate::clock;
+use crate::figures::count;
+use crate::incident::{Incident, IncidentChange};
+use crate::sample::{ObserverFigures, Pauses, Sample};
+use crate::sink::line::Line;
+use crate::tracker::Tracker;
+use crossbeam_queue::SegQueue;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the sinks are given to take the last reports.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// While incidents are open their figures are published every so many looks, changes at once.
+const PUBLISH_EVERY: u64 = 10;
+/// An observer that is this late, or by a tick if that is longer, cannot tell who else was.
+const LATE: u64 = 5_000_000;
+/// It never sleeps longer than this.
+const LONGEST_SLEEP: u64 = 100_000_000;
+
+/// How it watches, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) started: u64,
+    pub(crate) warm_up: u64,
+    pub(crate) tick: u64,
+    /// The shortest limit that any op has: nothing can be overdue that began a shorter time ago.
+    pub(crate) shortest_limit: u64,
+}
+
+/// What the observer shares with the handle.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) stop: AtomicBool,
+    pub(crate) figures: Arc<ObserverFigures>,
+    /// The incidents as last published.
+    pub(crate) incidents: Mutex<Vec<Arc<Incident>>>,
+    /// Sinks that have come since the last look.
+    pub(crate) new_lines: SegQueue<Line>,
+}
+
+/// Watches until told to stop. To be run on a thread of its own.
+pub(crate) fn run(shared: &Shared, pace: Pace) {
+    let mut watchdog = Watchdog {
+        tracker: Tracker::new(pace.started, pace.warm_up, pace.tick),
+        sample: Sample::default(),
+        pauses: Pauses::default(),
+        lines: Vec::new(),
+        unpublished: false,
+        looks: 0,
+        pace,
+    };
+    // What is counted from here on is this detector's; the calibration comes second, since it takes a while.
+    watchdog.look(shared, clock::now(), false);
+    clock::calibrate();
+    while let Some((now, late)) = watchdog.sleep(shared) {
+        watchdog.look(shared, now, late);
+    }
+    let last = watchdog.tracker.finish(clock::now());
+    watchdog.report(shared, &last);
+    watchdog.publish(shared);
+    let deadline = Instant::now() + FAREWELL;
+    watchdog.lines.iter().for_each(Line::close);
+    watchdog.lines.into_iter().for_each(|line| line.wait(deadline));
+}
+
+struct Watchdog {
+    pace: Pace,
+    tracker: Tracker,
+    sample: Sample,
+    pauses: Pauses,
+    lines: Vec<Line>,
+    /// Something has changed since the incidents were published.
+    unpublished: bool,
+    looks: u64,
+}
+
+impl Watchdog {
+    /// Sleeps until the next look is due. Returns its time and whether it is late; `None` when it is time to stop.
+    fn sleep(&mut self, shared: &Shared) -> Option<(u64, bool)> {
+        let from = clock::now();
+        let busy = self.sample.busy || self.tracker.is_open();
+        let idle = self.pace.shortest_limit.clamp(self.pace.tick, LONGEST_SLEEP.max(self.pace.tick));
+        let due = from.saturating_add(if busy { self.pace.tick } else { idle });
+        let mut now = from;
+        while now < due {
+            // Acquire: pairs with the Release of the detector's drop, which then unparks.
+            if shared.stop.load(Ordering::Acquire) {
+                return None;
+            }
+            thread::park_timeout(Duration::from_nanos(due - now));
+            now = clock::now();
+        }
+        let lateness = now - due;
+        let late = lateness >= LATE.max(self.pace.tick);
+        if late {
+            // With nothing in flight the pause may have begun at any time of a long sleep.
+            self.pauses.add(if busy { due } else { from }, now);
+        }
+        shared.figures.looked(lateness, late);
+        Some((now, late))
+    }
+
+    fn look(&mut self, shared: &Shared, now: u64, late: bool) {
+        while let Some(line) = shared.new_lines.pop() {
+            self.lines.push(line);
+        }
+        self.sample.take(now, late, &self.pauses);
+        let changes = self.tracker.look(&self.sample);
+        self.report(shared, &changes);
+        self.looks += 1;
+        self.unpublished |= !changes.is_empty() || (self.tracker.is_open() && self.looks.is_multiple_of(PUBLISH_EVERY));
+        if self.unpublished {
+            self.publish(shared);
+        }
+    }
+
+    fn report(&self, shared: &Shared, changes: &[IncidentChange]) {
+        for change in changes {
+            for line in &self.lines {
+                if !line.send(change.clone()) {
+                    count(&shared.figures.dropped_reports, 1);
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self, shared: &Shared) {
+        let (unopened, muted) = self.tracker.unreported();
+        shared.figures.unopened.store(unopened, Ordering::Relaxed);
+        shared.figures.muted.store(muted, Ordering::Relaxed);
+        // Not waited for: whoever reads them may be stopped while it does. The next look tries again.
+        if let Ok(mut incidents) = shared.incidents.try_lock() {
+            *incidents = self.tracker.incidents();
+            self.unpublished = false;
+        }
+    }
+}
