@@ -19,6 +19,9 @@ pub(crate) enum Key {
     Wait(u32),
 }
 
+/// An execution of up to so many times its op's average is no sign that the call may never end.
+const USUAL: u64 = 4;
+
 /// The part of one op in an episode.
 #[derive(Debug)]
 struct Part {
@@ -32,6 +35,8 @@ struct Part {
     /// What of it waits at the last look, and for how long the oldest does.
     waiting: u64,
     age: u64,
+    /// How long its executions have taken on average since the process started.
+    usual: Option<u64>,
 }
 
 /// One episode.
@@ -43,6 +48,10 @@ pub(crate) struct Episode {
     /// The last look that saw it.
     pub(crate) seen: u64,
     parts: HashMap<u32, Part>,
+    /// The most that was seen at one look: of what waits, and of that together with what holds a thread.
+    most_waiting: u64,
+    most_at_once: u64,
+    longest_wait: u64,
     latest: Option<(Site, Diagnosis)>,
     delay: u64,
     calls: u64,
@@ -60,6 +69,9 @@ impl Episode {
             opened: now,
             seen: now,
             parts: HashMap::new(),
+            most_waiting: 0,
+            most_at_once: 0,
+            longest_wait: 0,
             latest: None,
             delay: 0,
             calls: 0,
@@ -78,6 +90,7 @@ impl Episode {
     /// A look shows the episode; `fresh` is what each op of the sample has counted since the look before.
     pub(crate) fn see(&mut self, key: Key, sample: &Sample, fresh: &[Counted]) {
         self.seen = sample.now;
+        let (mut all_held, mut all_waiting) = (0, 0);
         for (op, fresh) in sample.ops.iter().zip(fresh) {
             let index = op.site.index;
             let (held, waiting) = match key {
@@ -96,11 +109,15 @@ impl Episode {
             part.most_held = part.most_held.max(held.0);
             part.held += held.0;
             part.longest_held = part.longest_held.max(held.1);
-            (part.waiting, part.age) = waiting;
-            if matches!(key, Key::LongPoll(_)) {
-                (part.waiting, part.age) = held;
-            }
+            part.usual = op.counted.execution_time.checked_div(op.counted.ended);
+            // Who blocks a worker is the one that is delayed, too.
+            (part.waiting, part.age) = if matches!(key, Key::LongPoll(_)) { held } else { waiting };
+            all_held += held.0;
+            all_waiting += part.waiting;
+            self.longest_wait = self.longest_wait.max(part.age);
         }
+        self.most_waiting = self.most_waiting.max(all_waiting);
+        self.most_at_once = self.most_at_once.max(all_waiting + all_held);
         self.conclude(key);
     }
 }
@@ -108,7 +125,7 @@ impl Episode {
 impl Part {
     fn new(site: Site) -> Self {
         let counted = Counted::default();
-        Self { site, counted, most_held: 0, held: 0, longest_held: 0, waiting: 0, age: 0 }
+        Self { site, counted, most_held: 0, held: 0, longest_held: 0, waiting: 0, age: 0, usual: None }
     }
 
     /// How many of it have waited too long, or do, and for how long: what has ended, and the oldest of what has not.
@@ -140,16 +157,29 @@ impl Episode {
         // What waits may leave uncounted, aborted or shorter than it ran: the totals do not shrink for that.
         self.calls = self.calls.max(calls);
         self.delay = self.delay.max(delay);
-        self.latest =
-            match key {
-                Key::LongPoll(op) => self.parts.get(&op).map(|part| {
-                    (part.site, judge::long_poll(part.culprit("poller", part.waiting, part.age, None), calls))
-                }),
-                Key::Wait(op) => self.parts.get(&op).map(|part| {
-                    (part.site, judge::wait(part.culprit("resource", part.waiting, part.age, None), calls))
-                }),
-                Key::Pool(_) | Key::Jobs(_) => self.conclude_pool(key),
-            };
+        self.latest = match key {
+            Key::LongPoll(op) => self.parts.get(&op).map(|part| {
+                (
+                    part.site,
+                    judge::long_poll(
+                        part.culprit("poller", part.most_held, part.longest_held, None),
+                        calls,
+                        part.waiting,
+                    ),
+                )
+            }),
+            Key::Wait(op) => self.parts.get(&op).map(|part| {
+                (
+                    part.site,
+                    judge::wait(
+                        part.culprit("resource", self.most_waiting, self.longest_wait, None),
+                        calls,
+                        part.waiting,
+                    ),
+                )
+            }),
+            Key::Pool(_) | Key::Jobs(_) => self.conclude_pool(key),
+        };
     }
 
     fn conclude_pool(&self, key: Key) -> Option<(Site, Diagnosis)> {
@@ -175,8 +205,14 @@ impl Episode {
             })
             .collect();
         let pool = judge::Pool {
-            queued: self.parts.values().map(|part| part.waiting).sum(),
-            oldest: Duration::from_nanos(self.parts.values().map(|part| part.age).max().unwrap_or(0)),
+            waiting: self.parts.values().map(|part| part.waiting).sum(),
+            age: Duration::from_nanos(self.parts.values().map(|part| part.age).max().unwrap_or(0)),
+            most_waiting: self.most_waiting,
+            longest_wait: Duration::from_nanos(self.longest_wait),
+            most_at_once: self.most_at_once,
+            as_usual: holders.first().is_some_and(|first| {
+                first.usual.is_some_and(|usual| first.longest_held <= usual.saturating_mul(USUAL))
+            }),
             counted: self.parts.values().fold(Counted::default(), |sum, part| sum.plus(part.counted)),
         };
         Some((site, judge::pool(culprits, victims, &pool)))

@@ -38,8 +38,12 @@ impl Durations {
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
+    pub(crate) fn sum(&self) -> u64 {
+        self.sum.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn load(&self) -> (Histogram, u64) {
-        (self.buckets.load(), self.sum.load(Ordering::Relaxed))
+        (self.buckets.load(), self.sum())
     }
 }
 

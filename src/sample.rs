@@ -59,6 +59,7 @@ pub(crate) struct Counted {
     pub(crate) long_waits: u64,
     pub(crate) long_wait_time: u64,
     pub(crate) ended: u64,
+    pub(crate) execution_time: u64,
     pub(crate) cpu: u64,
     pub(crate) cpu_known_execution: u64,
 }
@@ -74,6 +75,7 @@ impl Counted {
             long_waits: self.long_waits.saturating_sub(before.long_waits),
             long_wait_time: self.long_wait_time.saturating_sub(before.long_wait_time),
             ended: self.ended.saturating_sub(before.ended),
+            execution_time: self.execution_time.saturating_sub(before.execution_time),
             cpu: self.cpu.saturating_sub(before.cpu),
             cpu_known_execution: self.cpu_known_execution.saturating_sub(before.cpu_known_execution),
         }
@@ -92,6 +94,7 @@ impl Counted {
             long_waits: self.long_waits + more.long_waits,
             long_wait_time: self.long_wait_time + more.long_wait_time,
             ended: self.ended + more.ended,
+            execution_time: self.execution_time + more.execution_time,
             cpu: self.cpu + more.cpu,
             cpu_known_execution: self.cpu_known_execution + more.cpu_known_execution,
         }
@@ -165,6 +168,7 @@ fn of_op(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         counted.dominated = read(&calls.dominated);
         counted.dominated_wait = read(&calls.dominated_wait);
         counted.ended = read(&calls.returned) + read(&calls.panicked);
+        counted.execution_time = calls.execution.sum();
         counted.cpu = read(&calls.cpu);
         counted.cpu_known_execution = read(&calls.cpu_known_execution);
     }

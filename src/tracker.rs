@@ -196,3 +196,200 @@ fn keys(sample: &Sample, fresh: &[Counted]) -> Vec<Key> {
 fn pool_of(op: &OpSample) -> Key {
     op.site.runtime.map_or(Key::Jobs(op.site.index), Key::Pool)
 }
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use crate::cause::Cause;
+    use crate::sample::{Held, Site};
+    use std::panic::Location;
+    use tokio::runtime;
+
+    const MS: u64 = 1_000_000;
+
+    /// A process that is looked at every 5 ms, whose state a test changes between the looks.
+    struct Timeline {
+        tracker: Tracker,
+        sample: Sample,
+        changes: Vec<IncidentChange>,
+    }
+
+    fn site(index: u32, name: &'static str, runtime: Option<runtime::Id>) -> OpSample {
+        OpSample {
+            site: Site { index, name, location: Location::caller(), runtime },
+            queue_wait_limit: 50 * MS,
+            queued: 0,
+            oldest_queued: None,
+            waits: 0,
+            oldest_wait: None,
+            counted: Counted::default(),
+        }
+    }
+
+    impl Timeline {
+        fn new(ops: Vec<OpSample>) -> Self {
+            let mut this = Self {
+                tracker: Tracker::new(0, 0, 5 * MS),
+                sample: Sample { ops, ..Sample::default() },
+                changes: Vec::new(),
+            };
+            this.look();
+            this
+        }
+
+        fn look(&mut self) {
+            self.changes.extend(self.tracker.look(&self.sample));
+        }
+
+        fn pass(&mut self, millis: u64) {
+            for _ in 0..millis / 5 {
+                self.sample.now += 5 * MS;
+                self.look();
+            }
+        }
+
+        fn told(&self) -> Vec<(&'static str, Cause, &'static str)> {
+            let of = |change: &IncidentChange| match change {
+                IncidentChange::Opened(_) => "opened",
+                IncidentChange::Updated(_) => "updated",
+                IncidentChange::Closed(_) => "closed",
+            };
+            self.changes.iter().map(|c| (of(c), c.incident().cause, c.incident().op)).collect()
+        }
+
+        fn count(&self, what: &str) -> usize {
+            self.told().iter().filter(|(told, ..)| *told == what).count()
+        }
+    }
+
+    fn runtime_id() -> runtime::Id {
+        let runtime = runtime::Builder::new_current_thread().build();
+        let Ok(runtime) = runtime else { panic!("a runtime without drivers needs nothing") };
+        runtime.handle().id()
+    }
+
+    #[test]
+    fn nothing_over_a_limit_is_nothing_told() {
+        let mut time = Timeline::new(vec![site(1, "call", None)]);
+        time.sample.ops[0].queued = 1_000;
+        for _ in 0..100 {
+            time.sample.ops[0].oldest_queued = Some(time.sample.now.saturating_sub(40 * MS));
+            time.pass(5);
+        }
+        assert_eq!(time.told(), []);
+    }
+
+    #[test]
+    fn a_call_that_never_starts_is_one_incident_that_doubles_and_ends() {
+        let mut time = Timeline::new(vec![site(1, "queued", Some(runtime_id()))]);
+        time.pass(100);
+        (time.sample.ops[0].queued, time.sample.ops[0].oldest_queued) = (1, Some(100 * MS));
+        time.pass(45);
+        assert_eq!(time.told(), []);
+        time.pass(5);
+        assert_eq!(time.told(), [("opened", Cause::Undetermined, "queued")]);
+        time.pass(50 * 1023);
+        // 50 ms doubled ten times.
+        assert_eq!(time.count("updated"), 10);
+        (time.sample.ops[0].queued, time.sample.ops[0].oldest_queued) = (0, None);
+        time.pass(200);
+        assert_eq!((time.count("opened"), time.count("closed")), (1, 1));
+        let ids: Vec<_> = time.changes.iter().map(|change| change.incident().id).collect();
+        assert!(ids.iter().all(|&id| id == 1));
+    }
+
+    #[test]
+    fn a_late_observer_opens_nothing_and_an_on_time_one_does() {
+        let mut time = Timeline::new(vec![site(1, "poll", None)]);
+        time.sample.overdue = vec![Held { op: 1, since: 0 }];
+        time.sample.late = true;
+        time.pass(100);
+        assert_eq!(time.told(), []);
+        time.sample.late = false;
+        time.pass(5);
+        assert_eq!(time.told(), [("opened", Cause::LongPoll, "poll")]);
+    }
+
+    #[test]
+    fn a_pool_that_is_full_of_one_op_while_another_waits_names_both() {
+        let id = Some(runtime_id());
+        let mut time = Timeline::new(vec![site(1, "trace", id), site(2, "eth", id), site(3, "elsewhere", None)]);
+        time.sample.executions = vec![Held { op: 1, since: 0 }; 4];
+        time.sample.executions.push(Held { op: 3, since: 0 });
+        (time.sample.ops[1].queued, time.sample.ops[1].oldest_queued) = (1, Some(0));
+        time.pass(60);
+        time.sample.ops[0].counted = Counted {
+            ended: 4,
+            execution_time: 1_200 * MS,
+            cpu: 1_190 * MS,
+            cpu_known_execution: 1_200 * MS,
+            ..Counted::default()
+        };
+        time.pass(5);
+        let Some(last) = time.changes.last() else { panic!("four threads are held and one call waits") };
+        let incident = last.incident();
+        assert_eq!((incident.cause, incident.detail, incident.op), (Cause::PoolSaturated, Some("cpu"), "trace"));
+        let culprits: Vec<_> = incident.diagnosis.culprits.iter().map(|c| (c.op, c.count, c.share)).collect();
+        assert_eq!(culprits, [("trace", 4, Some(1.0))]);
+        assert_eq!(incident.diagnosis.victims.iter().map(|victim| victim.op).collect::<Vec<_>>(), ["eth"]);
+        assert_eq!(incident.diagnosis.advice.action.name(), "bound_cpu_pool");
+    }
+
+    #[test]
+    fn a_thousand_victims_are_one_incident_and_the_rest_is_counted() {
+        let mut time = Timeline::new(vec![site(1, "victim", Some(runtime_id()))]);
+        for ended in 1..=1_000 {
+            time.sample.ops[0].counted =
+                Counted { dominated: ended, dominated_wait: ended * 60 * MS, ended, ..Counted::default() };
+            time.pass(5);
+        }
+        time.pass(300);
+        assert_eq!((time.count("opened"), time.count("closed")), (1, 1));
+        let Some(IncidentChange::Closed(incident)) = time.changes.last() else { panic!("it is over") };
+        assert_eq!((incident.calls, incident.delay.as_millis()), (1_000, 60_000));
+        assert_eq!(incident.suppressed, 1_000 - time.changes.len() as u64 + 1);
+    }
+
+    #[test]
+    fn what_comes_again_and_again_is_reported_five_times_a_minute_and_the_rest_counted() {
+        let mut time = Timeline::new(vec![site(1, "again", None)]);
+        for again in 1..=40 {
+            time.sample.ops[0].counted.long_polls = again;
+            time.sample.ops[0].counted.long_poll_time = again * 80 * MS;
+            time.pass(1_000);
+        }
+        assert_eq!((time.count("opened"), time.count("closed")), (OPENINGS, OPENINGS));
+        assert_eq!(time.tracker.unreported(), (0, 35));
+        time.pass(60_000);
+        time.sample.ops[0].counted.long_polls += 1;
+        time.pass(1_000);
+        let Some(IncidentChange::Closed(incident)) = time.changes.last() else { panic!("it is over") };
+        assert_eq!((incident.calls, incident.suppressed), (1, 35));
+    }
+
+    #[test]
+    fn warm_up_opens_nothing_and_what_was_counted_before_the_start_is_ignored() {
+        let mut busy = site(1, "early", None);
+        busy.counted.long_polls = 7;
+        let mut time = Timeline::new(vec![busy]);
+        time.tracker.warm = 50 * MS;
+        time.sample.overdue = vec![Held { op: 1, since: 0 }];
+        time.pass(45);
+        assert_eq!(time.told(), []);
+        time.pass(5);
+        assert_eq!(time.count("opened"), 1);
+        assert_eq!(time.changes[0].incident().calls, 1);
+    }
+
+    #[test]
+    fn episodes_at_once_are_bounded_and_the_rest_is_counted() {
+        let many = MAX_OPEN as u32 + 10;
+        let mut time = Timeline::new((0..many).map(|index| site(index, "many", None)).collect());
+        time.sample.overdue = (0..many).map(|op| Held { op, since: 0 }).collect();
+        time.pass(5);
+        assert_eq!((time.count("opened"), time.tracker.unreported().0), (MAX_OPEN, 10));
+        let ended = time.tracker.finish(10 * MS);
+        assert_eq!(ended.len(), MAX_OPEN);
+        assert_eq!(time.tracker.incidents().len(), KEPT);
+    }
+}

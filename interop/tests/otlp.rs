@@ -126,7 +126,7 @@ fn a_futures_account_arrives_as_numbers() {
     result.unwrap();
     assert!(timing.unclaimed > 2 * TOLERANCE, "{timing:?}");
 
-    let spans = pipeline.received(|span| span.name() == "future");
+    let spans = pipeline.received(|span| span.name() == "handler");
     let future = child(spans, named(spans, "handler"), "future");
     assert_eq!(future.text("op"), "request");
     assert!(future.text("location").contains(file!()), "{future:?}");
@@ -149,4 +149,97 @@ fn a_futures_account_arrives_as_numbers() {
     assert_eq!(call.int("unclaimed_us"), micros(timing.unclaimed));
     assert!(!spans.iter().any(|span| span.name() == "resume_delay" && span.is_child_of(call)));
     assert_close(call.duration(), timing.total());
+}
+
+/// Thresholds of 50 ms for what is held for 400: an incident for most of that time.
+fn detector(runtime: &Runtime) -> starvation::Detector {
+    let _runtime = runtime.enter();
+    starvation::Detector::builder().long_poll(50 * MS).queue_wait(50 * MS).tick(5 * MS).start().unwrap()
+}
+
+fn is_incident_of(op: &str) -> impl Fn(&Span) -> bool {
+    move |span| span.name() == "incident" && span.text("op") == op
+}
+
+/// The incident's first and last event: opened while `victim` went on, closed when it was over.
+#[track_caller]
+fn opened_and_closed<'a>(incident: &'a Span, victim: &Span) -> (Event<'a>, Event<'a>) {
+    let events: Vec<_> = incident.events().collect();
+    for event in &events {
+        assert!(event.name().starts_with(event.text("state")), "what a person reads first: {event:?}");
+        assert!((incident.start()..=incident.end()).contains(&event.time()), "outside of its span: {event:?}");
+        assert_eq!(event.int("incident"), incident.int("incident"));
+        assert!(event.int("calls") > 0 && event.int("delay_us") > 0 && event.int("opened_after_us") > 0, "{event:?}");
+        assert_numbers(event);
+    }
+    assert_numbers(incident);
+
+    let [opened, .., closed] = events[..] else { panic!("too few events: {incident:?}") };
+    assert_eq!((opened.text("state"), closed.text("state")), ("opened", "closed"));
+    assert_eq!((opened.text("level"), closed.text("level")), ("WARN", "INFO"));
+    assert!(opened.time() < victim.end(), "reported only afterwards: {opened:?}, {victim:?}");
+    assert!(closed.time() + TOLERANCE > victim.end(), "closed before it was over: {closed:?}, {victim:?}");
+    for of_both in ["cause", "detail", "op", "location"] {
+        assert_eq!(incident.text(of_both), closed.text(of_both), "the span says what came out in the end");
+    }
+    (opened, closed)
+}
+
+/// Whatever is called a number of microseconds is one, and no attribute comes twice: OTLP forbids that, and backends
+/// then keep either.
+#[track_caller]
+fn assert_numbers(of: &impl Attributes) {
+    let mut keys: Vec<_> = of.attributes().map(|(key, _)| key).collect();
+    keys.iter().filter(|key| key.ends_with("_us")).for_each(|key| assert!(of.int(key) >= 0, "{key}"));
+    keys.sort_unstable();
+    let unique = keys.windows(2).all(|pair| pair[0] != pair[1]);
+    assert!(unique, "an attribute comes twice: {}", of.json());
+}
+
+#[test]
+fn a_poll_that_holds_its_worker_arrives_as_an_incident() {
+    let Some(mut pipeline) = support::pipeline() else { return };
+    let runtime = runtime();
+    let detector = detector(&runtime);
+
+    let hog = starvation::instrument_future("hog", async { thread::sleep(400 * MS) }).timed();
+    let ((), ledger) = runtime.block_on(runtime.spawn(hog)).unwrap();
+
+    let is_hog = |span: &Span| span.name() == "future" && span.text("op") == "hog";
+    pipeline.received(is_hog);
+    let spans = pipeline.received(is_incident_of("hog"));
+    drop(detector);
+    let hog = spans.iter().find(|span| is_hog(span)).unwrap();
+    let incident = spans.iter().find(|span| is_incident_of("hog")(span)).unwrap();
+    let (opened, closed) = opened_and_closed(incident, hog);
+    assert_eq!(opened.text("cause"), "long_poll");
+    assert_eq!(opened.text("location"), hog.text("location"));
+    assert_eq!(closed.int("calls"), 1);
+    assert_eq!(closed.int("delay_us"), micros(ledger.longest_poll));
+}
+
+#[test]
+fn a_call_that_queues_too_long_arrives_as_an_incident() {
+    let Some(mut pipeline) = support::pipeline() else { return };
+    let runtime = runtime();
+    let detector = detector(&runtime);
+
+    let timing = runtime.block_on(async {
+        let occupant = starvation::instrument_blocking("occupant", || thread::sleep(400 * MS));
+        let (result, timing) = starvation::instrument_blocking("victim", || ()).timed().await;
+        result.and(occupant.await).unwrap();
+        timing
+    });
+
+    let is_victim = |span: &Span| span.name() == "blocking_call" && span.text("op") == "victim";
+    pipeline.received(is_victim);
+    let spans = pipeline.received(is_incident_of("occupant"));
+    drop(detector);
+    let queue_wait = child(spans, spans.iter().find(|span| is_victim(span)).unwrap(), "queue_wait");
+    let incident = spans.iter().find(|span| is_incident_of("occupant")(span)).unwrap();
+    let (_, closed) = opened_and_closed(incident, queue_wait);
+    // How it opened is not judged here: while no call of the pool has ended, a deadlock would look the same.
+    assert_eq!(closed.text("cause"), "pool_saturated");
+    assert_eq!(closed.int("calls"), 1);
+    assert_eq!(closed.int("delay_us"), micros(timing.queue_wait));
 }
