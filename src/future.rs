@@ -200,8 +200,8 @@ impl Account {
         }
         let _entered = self.span.as_ref().map(|span| span.enter());
         let depth = own.map_or(0, |own| own.enter(Activity::new(Kind::Poll, begun.op.index, start)));
-        let _timed = Timed { tally: &mut self.tally, begun, own, depth, start, turn };
-        scope::within(&_timed.begun.watch, || f(&_timed.begun.waker))
+        let timed = Timed { tally: &mut self.tally, begun, own, depth, start, turn };
+        scope::within(&timed.begun.watch, || f(&timed.begun.waker))
     }
 
     /// The future is gone: its account goes into its span.
@@ -246,7 +246,7 @@ impl Drop for Timed<'_> {
 /// A poll was over its threshold. It is counted for the innermost that was, unless it could not hold up a worker.
 #[cold]
 fn long_poll(op: &'static Op, own: slot::Own, depth: usize, start: u64, end: u64) {
-    if own.in_execution() {
+    if own.in_execution(depth) {
         return;
     }
     let took = own.blame(depth, start, end);

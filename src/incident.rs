@@ -44,7 +44,8 @@ pub struct Incident {
     /// Where that op is.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::location"))]
     pub location: &'static Location<'static>,
-    /// The runtime that it happens on, by Tokio's own number; `None` outside of any.
+    /// The runtime that it happens on, by Tokio's own number; `None` outside of any. Not part of the JSON.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub runtime: Option<u64>,
     /// How many polls, calls or waits are part of it so far.
     pub calls: u64,

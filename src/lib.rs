@@ -1,7 +1,63 @@
-//! An in-process starvation detector for Tokio.
+//! An in-process starvation detector for Tokio: it accounts for every nanosecond of a blocking call or a watched future,
+//! and names whoever is stuck while it is stuck.
 //!
-//! Every nanosecond of a blocking call or a watched future is accounted for, whoever is stuck is named while stuck, and
-//! each report says which numbers it rests on.
+//! A job takes 69 s, every step in it is fast, and 64 s pass before a thread of a pool comes free that nobody knew they
+//! were using. This crate makes those seconds visible where they pass, on stable Tokio, without flags.
+//!
+//! # What to wrap
+//!
+//! | what | with | what it tells |
+//! |---|---|---|
+//! | a blocking call | [`instrument_blocking`] instead of `spawn_blocking` | [queue wait, execution, resume delay](CallTiming) |
+//! | a request, a job, a task | [`instrument_future`] | [where its wall time went](Ledger), and each poll that is too long |
+//! | waiting for a permit, a pooled connection, a lock | [`instrument_wait`] | how long, and who has waited longest |
+//! | a job for another pool, such as rayon | [`instrument_job`] | queue wait and execution |
+//!
+//! All of them work by themselves: they emit [tracing] spans, and warn of what took too long once it has ended. With a
+//! [`Detector`] running in the process what is stuck is reported while it is: as an [`Incident`] that opens, is updated
+//! when it has become twice as bad, and closes with its totals.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let detector = starvation::Detector::start()?;
+//!
+//! let job = async { starvation::instrument_blocking("resize", || "a thumbnail").await };
+//! let (result, ledger) = tokio::spawn(starvation::instrument_future("job", job).timed()).await?;
+//!
+//! assert_eq!(result?, "a thumbnail");
+//! println!("{:?} of {:?} were spent waiting for a thread", ledger.blocking_queue, ledger.total);
+//! println!("{}", detector.diagnose());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Spans
+//!
+//! Numbers are microseconds as `i64`, under names that end in `_us`.
+//!
+//! | span | level, target | fields |
+//! |---|---|---|
+//! | `blocking_call` | INFO, `starvation` | `op`, `location`, `queue_wait_us`, `execution_us`, `cpu_us`, `resume_delay_us`, `unclaimed_us`, `outcome` |
+//! | its children `queue_wait`, `execution`, `resume_delay` | DEBUG, `starvation` | none: their lengths are the message |
+//! | `future` | INFO, `starvation` | `op`, `location`, the fields of [`Ledger`] |
+//! | `incident` | WARN, `starvation::incident` | `incident`, `cause`, `detail`, `op`, `location`, `runtime`, and at its end `duration_us`, `delay_us`, `calls`, `suppressed` |
+//!
+//! Inside `incident` are the events `opened` and `updated` (WARN) and `closed` (INFO), which also carry `evidence`,
+//! `action` and `advice`. The call's span is a child of the caller's current span and is never entered; what the closure
+//! emits stands inside `execution`.
+//!
+//! # Features
+//!
+//! - `serde`: [`Snapshot`], [`Incident`], [`Diagnosis`], [`Ledger`] and [`CallTiming`] can be serialized.
+//!
+//! # What it cannot see
+//!
+//! Code that nobody wrapped, so far: files, name lookups and stdin use the blocking pool, too. If they hold its threads,
+//! a call that waits for one is reported with the cause `undetermined`. A poll that calls `block_in_place` gives its
+//! worker away and is still taken for a long poll: wrap that work as a blocking call, or raise the limit of its op with
+//! [`Builder::long_poll_of`].
+
 mod age;
 mod blocking;
 mod builder;
@@ -49,3 +105,8 @@ pub use sink::{SINK_CAPACITY, Sink};
 pub use snapshot::{Distribution, ObserverSnapshot, OpSnapshot, Outcomes, Snapshot};
 pub use timing::{CallTiming, Outcome};
 pub use wait::{InstrumentedWait, instrument_wait};
+
+/// The README's code is compiled and run, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

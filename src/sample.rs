@@ -107,7 +107,7 @@ pub(crate) struct Sample {
     pub(crate) now: u64,
     /// The observer was not given the CPU in time: what looks old may be so for the same reason.
     pub(crate) late: bool,
-    /// The innermost overdue poll of each thread that has one and executes no blocking call.
+    /// The innermost overdue poll of each thread that has one outside of any execution.
     pub(crate) overdue: Vec<Held>,
     pub(crate) executions: Vec<Held>,
     pub(crate) ops: Vec<OpSample>,
@@ -148,15 +148,14 @@ impl Sample {
                     executing = true;
                     self.executions.push(Held { op: op.index, since });
                 }
-                Kind::Poll if self.now - since >= op.long_poll_limit() => {
+                // What is polled inside an execution holds up no worker.
+                Kind::Poll if !executing && self.now - since >= op.long_poll_limit() => {
                     overdue = Some(Held { op: op.index, since });
                 }
                 Kind::Poll => {}
             }
         }
-        if !executing {
-            self.overdue.extend(overdue);
-        }
+        self.overdue.extend(overdue);
     }
 }
 

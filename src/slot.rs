@@ -289,9 +289,10 @@ impl Own {
         self.slot.figures_or_new(op)
     }
 
-    /// Whether a blocking call is being executed on this thread: then no poll here can hold up a worker.
-    pub(crate) fn in_execution(self) -> bool {
-        self.slot.activities().into_iter().flatten().any(|activity| activity.kind() == Kind::Execution)
+    /// Whether the activity at `depth` is inside the execution of a blocking call: then it holds up no worker.
+    pub(crate) fn in_execution(self, depth: usize) -> bool {
+        let outer = self.slot.activities().into_iter().take(depth);
+        outer.flatten().any(|activity| activity.kind() == Kind::Execution)
     }
 
     /// Of the activity at `depth`, which lasted from `start` to `end`: how much was not yet reported for an activity
