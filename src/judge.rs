@@ -25,9 +25,9 @@ pub(crate) fn healthy(window: Duration) -> Diagnosis {
 pub(crate) fn long_poll(culprit: Culprit, calls: u64, now: u64) -> Diagnosis {
     let (op, oldest) = (culprit.op, culprit.oldest);
     let evidence = if now == 0 {
-        format!("{calls} polls of `{op}` were over the threshold; none is now")
+        format!("polls of `{op}` over the threshold: {calls}; none now")
     } else {
-        format!("{now} of `{op}` being polled, the oldest for {oldest:.1?}; everything else on its worker waits")
+        format!("polls of `{op}` going on: {now}, the oldest for {oldest:.1?}; all else on their workers waits")
     };
     Diagnosis {
         cause: Cause::LongPoll,
@@ -62,9 +62,10 @@ pub(crate) struct Pool {
 /// Calls that wait for a thread.
 pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -> Diagnosis {
     let waiting = if pool.waiting == 0 {
-        format!("up to {} calls waited for a thread, the longest for {:.1?}", pool.most_waiting, pool.longest_wait)
+        format!("up to {} waited for a thread, the longest for {:.1?}", pool.most_waiting, pool.longest_wait)
     } else {
-        format!("{} calls wait for a thread, the oldest for {:.1?}", pool.waiting, pool.age)
+        let (calls, verb) = if pool.waiting == 1 { ("call", "waits") } else { ("calls", "wait") };
+        format!("{} {calls} {verb} for a thread, the oldest for {:.1?}", pool.waiting, pool.age)
     };
     let Some(first) = culprits.first() else {
         let text = "Wrap the other users of this pool (files, name lookups, stdin, other blocking calls) to see who \
@@ -137,9 +138,9 @@ fn saturated(op: &str, pool: &Pool) -> (Option<&'static str>, Option<f64>, Advic
 pub(crate) fn wait(resource: Culprit, calls: u64, now: u64) -> Diagnosis {
     let (op, oldest) = (resource.op, resource.oldest);
     let evidence = if now == 0 {
-        format!("{calls} waits for `{op}` were over the floor; none is now")
+        format!("waits for `{op}` over the floor: {calls}; none now")
     } else {
-        format!("{now} wait for `{op}`, the oldest for {oldest:.1?}")
+        format!("waiting for `{op}`: {now}, the oldest for {oldest:.1?}")
     };
     Diagnosis {
         cause: Cause::DownstreamLimit,

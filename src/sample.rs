@@ -28,6 +28,7 @@ pub(crate) struct Held {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpSample {
     pub(crate) site: Site,
+    pub(crate) long_poll_limit: u64,
     pub(crate) queue_wait_limit: u64,
     pub(crate) queued: u64,
     /// When the oldest queued call was made, or somewhat later.
@@ -81,6 +82,23 @@ impl Counted {
         }
     }
 
+    /// Without what a pause of the process explains: polls and waits that were over their limits by no more than it.
+    pub(crate) fn beyond(mut self, paused: u64, op: &OpSample) -> Self {
+        let explained = |count: u64, time: u64, limit: u64| {
+            time.checked_div(count).is_some_and(|average| average.saturating_sub(paused) < limit)
+        };
+        if explained(self.long_polls, self.long_poll_time, op.long_poll_limit) {
+            (self.long_polls, self.long_poll_time) = (0, 0);
+        }
+        if explained(self.dominated, self.dominated_wait, op.queue_wait_limit) {
+            (self.dominated, self.dominated_wait) = (0, 0);
+        }
+        if explained(self.long_waits, self.long_wait_time, op.queue_wait_limit) {
+            (self.long_waits, self.long_wait_time) = (0, 0);
+        }
+        self
+    }
+
     pub(crate) fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
@@ -105,8 +123,9 @@ impl Counted {
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) now: u64,
-    /// The observer was not given the CPU in time: what looks old may be so for the same reason.
-    pub(crate) late: bool,
+    /// The observer came late: for so long, up to this look, the whole process may have been paused. What looks old may
+    /// be so for the same reason.
+    pub(crate) paused: Option<u64>,
     /// The innermost overdue poll of each thread that has one outside of any execution.
     pub(crate) overdue: Vec<Held>,
     pub(crate) executions: Vec<Held>,
@@ -117,9 +136,9 @@ pub(crate) struct Sample {
 
 impl Sample {
     /// Looks, reusing the space of the last look. Ages do not count the pauses of the whole process.
-    pub(crate) fn take(&mut self, now: u64, late: bool, pauses: &Pauses) {
+    pub(crate) fn take(&mut self, now: u64, paused: Option<u64>, pauses: &Pauses) {
         self.now = now;
-        self.late = late;
+        self.paused = paused;
         self.busy = false;
         self.overdue.clear();
         self.executions.clear();
@@ -179,6 +198,7 @@ fn of_op(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
     let arrived = |oldest: crate::age::Oldest| pauses.discount(oldest.latest.min(now), now);
     OpSample {
         site: Site { index: op.index, name: op.name, location: op.location, runtime: op.runtime },
+        long_poll_limit: op.long_poll_limit(),
         queue_wait_limit: op.queue_wait_limit(),
         queued: op.queued.waiting(),
         oldest_queued: op.queued.oldest().map(arrived),

@@ -80,8 +80,8 @@ impl CallTrace {
 
 impl QueuedTrace {
     /// Runs `f` on the pool's thread as the caller's `execution`.
-    pub(crate) fn execute<R>(self: Box<Self>, trace: Option<&CallTrace>, f: impl FnOnce() -> R) -> R {
-        let Self { queue_wait, dispatch } = *self;
+    pub(crate) fn execute<R>(self, trace: Option<&CallTrace>, f: impl FnOnce() -> R) -> R {
+        let Self { queue_wait, dispatch } = self;
         drop(queue_wait);
         dispatcher::with_default(&dispatch, || {
             let parent = trace.and_then(|trace| trace.call.id());
@@ -90,8 +90,8 @@ impl QueuedTrace {
     }
 
     /// Runs `f`, which ends the call without its closure having run, with the caller's subscriber.
-    pub(crate) fn discard<R>(self: Box<Self>, f: impl FnOnce() -> R) -> R {
-        let Self { queue_wait, dispatch } = *self;
+    pub(crate) fn discard<R>(self, f: impl FnOnce() -> R) -> R {
+        let Self { queue_wait, dispatch } = self;
         drop(queue_wait);
         dispatcher::with_default(&dispatch, f)
     }

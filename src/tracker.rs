@@ -40,6 +40,8 @@ pub(crate) struct Tracker {
     closed: VecDeque<Arc<Incident>>,
     /// By op: what had been counted at the last look; empty before the first.
     before: Option<Vec<Counted>>,
+    /// By op: what late looks have counted, who may open nothing. It is told at the next that may.
+    withheld: Vec<Counted>,
     /// Looks that found an episode which could not be opened because too many were open.
     unopened: u64,
     /// Episodes that were not reported because too many of their kind had been.
@@ -57,6 +59,7 @@ impl Tracker {
             history: HashMap::new(),
             closed: VecDeque::new(),
             before: None,
+            withheld: Vec::new(),
             unopened: 0,
             muted: 0,
         }
@@ -114,10 +117,22 @@ impl Tracker {
                 let index = op.site.index as usize;
                 if before.len() <= index {
                     before.resize(index + 1, Counted::default());
+                    self.withheld.resize(index + 1, Counted::default());
                 }
                 let last = std::mem::replace(&mut before[index], op.counted);
-                // What was counted before this detector's first look is not its business.
-                if first { Counted::default() } else { op.counted.since(last) }
+                if first {
+                    // What was counted before this detector's first look is not its business.
+                    return Counted::default();
+                }
+                let fresh = op.counted.since(last);
+                match sample.paused {
+                    None => fresh.plus(std::mem::take(&mut self.withheld[index])),
+                    Some(paused) => {
+                        let withheld = &mut self.withheld[index];
+                        *withheld = withheld.plus(fresh.beyond(paused, op));
+                        Counted::default()
+                    }
+                }
             })
             .collect()
     }
@@ -125,7 +140,7 @@ impl Tracker {
     /// Begins an episode, if this is a moment to.
     fn open(&mut self, key: Key, sample: &Sample) -> bool {
         // What looks old to a late observer may have been paused with it.
-        if sample.late || sample.now < self.warm {
+        if sample.paused.is_some() || sample.now < self.warm {
             return false;
         }
         if self.open.len() >= MAX_OPEN {
@@ -217,6 +232,7 @@ mod tests {
     fn site(index: u32, name: &'static str, runtime: Option<runtime::Id>) -> OpSample {
         OpSample {
             site: Site { index, name, location: Location::caller(), runtime },
+            long_poll_limit: 25 * MS,
             queue_wait_limit: 50 * MS,
             queued: 0,
             oldest_queued: None,
@@ -302,12 +318,26 @@ mod tests {
     fn a_late_observer_opens_nothing_and_an_on_time_one_does() {
         let mut time = Timeline::new(vec![site(1, "poll", None)]);
         time.sample.overdue = vec![Held { op: 1, since: 0 }];
-        time.sample.late = true;
+        time.sample.paused = Some(20 * MS);
         time.pass(100);
         assert_eq!(time.told(), []);
-        time.sample.late = false;
+        time.sample.paused = None;
         time.pass(5);
         assert_eq!(time.told(), [("opened", Cause::LongPoll, "poll")]);
+    }
+
+    #[test]
+    fn what_ended_in_a_late_look_is_told_in_the_next_unless_the_pause_explains_it() {
+        let mut time = Timeline::new(vec![site(1, "stuck", None), site(2, "paused", None)]);
+        time.sample.paused = Some(200 * MS);
+        (time.sample.ops[0].counted.long_polls, time.sample.ops[0].counted.long_poll_time) = (1, 400 * MS);
+        (time.sample.ops[1].counted.long_polls, time.sample.ops[1].counted.long_poll_time) = (1, 201 * MS);
+        time.pass(5);
+        assert_eq!(time.told(), []);
+        time.sample.paused = None;
+        time.pass(5);
+        assert_eq!(time.told(), [("opened", Cause::LongPoll, "stuck")]);
+        assert_eq!(time.changes[0].incident().delay.as_millis(), 400);
     }
 
     #[test]

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 const FAREWELL: Duration = Duration::from_millis(100);
 /// While incidents are open their figures are published every so many looks, changes at once.
 const PUBLISH_EVERY: u64 = 10;
-/// An observer that is this late, or by a tick if that is longer, cannot tell who else was.
-const LATE: u64 = 5_000_000;
+/// An observer that is this late, or by two ticks if that is longer, cannot tell who else was.
+const LATE: u64 = 10_000_000;
 /// It never sleeps longer than this.
 const LONGEST_SLEEP: u64 = 100_000_000;
 
@@ -57,10 +57,10 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
         pace,
     };
     // What is counted from here on is this detector's; the calibration comes second, since it takes a while.
-    watchdog.look(shared, clock::now(), false);
+    watchdog.look(shared, clock::now(), None);
     clock::calibrate();
-    while let Some((now, late)) = watchdog.sleep(shared) {
-        watchdog.look(shared, now, late);
+    while let Some((now, paused)) = watchdog.sleep(shared) {
+        watchdog.look(shared, now, paused);
     }
     let last = watchdog.tracker.finish(clock::now());
     watchdog.report(shared, &last);
@@ -82,8 +82,9 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Sleeps until the next look is due. Returns its time and whether it is late; `None` when it is time to stop.
-    fn sleep(&mut self, shared: &Shared) -> Option<(u64, bool)> {
+    /// Sleeps until the next look is due. Returns its time and, if it is late, for how long the process may have been
+    /// paused; `None` when it is time to stop.
+    fn sleep(&mut self, shared: &Shared) -> Option<(u64, Option<u64>)> {
         let from = clock::now();
         let busy = self.sample.busy || self.tracker.is_open();
         let idle = self.pace.shortest_limit.clamp(self.pace.tick, LONGEST_SLEEP.max(self.pace.tick));
@@ -98,20 +99,21 @@ impl Watchdog {
             now = clock::now();
         }
         let lateness = now - due;
-        let late = lateness >= LATE.max(self.pace.tick);
-        if late {
-            // With nothing in flight the pause may have begun at any time of a long sleep.
-            self.pauses.add(if busy { due } else { from }, now);
-        }
+        let late = lateness >= LATE.max(self.pace.tick.saturating_mul(2));
         shared.figures.looked(lateness, late);
-        Some((now, late))
+        // With nothing in flight the pause may have begun at any time of a long sleep.
+        let pause = late.then(|| if busy { due } else { from });
+        if let Some(pause) = pause {
+            self.pauses.add(pause, now);
+        }
+        Some((now, pause.map(|from| now - from)))
     }
 
-    fn look(&mut self, shared: &Shared, now: u64, late: bool) {
+    fn look(&mut self, shared: &Shared, now: u64, paused: Option<u64>) {
         while let Some(line) = shared.new_lines.pop() {
             self.lines.push(line);
         }
-        self.sample.take(now, late, &self.pauses);
+        self.sample.take(now, paused, &self.pauses);
         let changes = self.tracker.look(&self.sample);
         self.report(shared, &changes);
         self.looks += 1;

@@ -151,7 +151,9 @@ fn a_futures_account_arrives_as_numbers() {
     assert_close(call.duration(), timing.total());
 }
 
-/// Thresholds of 50 ms for what is held for 400: an incident for most of that time.
+/// How long a worker or a thread is held: twenty times the detector's thresholds, an incident for most of that time.
+const HELD: Duration = Duration::from_secs(1);
+
 fn detector(runtime: &Runtime) -> starvation::Detector {
     let _runtime = runtime.enter();
     starvation::Detector::builder().long_poll(50 * MS).queue_wait(50 * MS).tick(5 * MS).start().unwrap()
@@ -173,6 +175,7 @@ fn opened_and_closed<'a>(incident: &'a Span, victim: &Span) -> (Event<'a>, Event
         assert_numbers(event);
     }
     assert_numbers(incident);
+    assert!(incident.text("thread.name").starts_with("starvation"), "from a thread that may be stuck: {incident:?}");
 
     let [opened, .., closed] = events[..] else { panic!("too few events: {incident:?}") };
     assert_eq!((opened.text("state"), closed.text("state")), ("opened", "closed"));
@@ -202,7 +205,7 @@ fn a_poll_that_holds_its_worker_arrives_as_an_incident() {
     let runtime = runtime();
     let detector = detector(&runtime);
 
-    let hog = starvation::instrument_future("hog", async { thread::sleep(400 * MS) }).timed();
+    let hog = starvation::instrument_future("hog", async { thread::sleep(HELD) }).timed();
     let ((), ledger) = runtime.block_on(runtime.spawn(hog)).unwrap();
 
     let is_hog = |span: &Span| span.name() == "future" && span.text("op") == "hog";
@@ -225,7 +228,7 @@ fn a_call_that_queues_too_long_arrives_as_an_incident() {
     let detector = detector(&runtime);
 
     let timing = runtime.block_on(async {
-        let occupant = starvation::instrument_blocking("occupant", || thread::sleep(400 * MS));
+        let occupant = starvation::instrument_blocking("occupant", || thread::sleep(HELD));
         let (result, timing) = starvation::instrument_blocking("victim", || ()).timed().await;
         result.and(occupant.await).unwrap();
         timing

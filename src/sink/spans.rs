@@ -40,7 +40,7 @@ impl Spans {
                 let span = self.open.remove(&incident.id).unwrap_or_else(|| open(incident));
                 span.record("cause", incident.cause.name());
                 span.record("op", incident.op);
-                span.record("detail", incident.detail.unwrap_or_default());
+                span.record("detail", incident.detail);
                 span.record("location", tracing::field::display(incident.location));
                 span.record("duration_us", micros(incident.duration));
                 span.record("delay_us", micros(incident.delay));
@@ -72,10 +72,11 @@ fn open(incident: &Incident) -> Span {
         Level::WARN,
         "incident",
         incident = number(incident.id),
-        cause = incident.cause.name(),
-        detail = incident.detail,
-        op = incident.op,
-        location = %incident.location,
+        // All that can change while it is open is recorded at its end: a backend may keep both of two values.
+        cause = Empty,
+        detail = Empty,
+        op = Empty,
+        location = Empty,
         runtime = incident.runtime.map(number),
         opened_after_us = micros(incident.opened_after),
         duration_us = Empty,

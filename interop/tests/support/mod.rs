@@ -24,7 +24,8 @@ static PIPELINE: LazyLock<Option<Mutex<Pipeline>>> = LazyLock::new(|| match rece
     Err(reason) if std::env::var("CI").is_ok_and(|ci| ci == "true") => panic!("no OTLP receiver: {reason}"),
     Err(reason) => {
         // Past the capture of the test harness, which hides what a passing test prints.
-        writeln!(std::io::stderr(), "SKIPPED, no OTLP receiver: {reason}").unwrap();
+        let mut terminal = std::io::stderr();
+        writeln!(terminal, "SKIPPED, no OTLP receiver: {reason}").unwrap();
         None
     }
 });
