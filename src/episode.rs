@@ -19,9 +19,6 @@ pub(crate) enum Key {
     Wait(u32),
 }
 
-/// An execution of up to so many times its op's average is no sign that the call may never end.
-const USUAL: u64 = 4;
-
 /// The part of one op in an episode.
 #[derive(Debug)]
 struct Part {
@@ -35,8 +32,8 @@ struct Part {
     /// What of it waits at the last look, and for how long the oldest does.
     waiting: u64,
     age: u64,
-    /// How long its executions have taken on average since the process started.
-    usual: Option<u64>,
+    /// What the op has counted since the process started.
+    history: Counted,
 }
 
 /// One episode.
@@ -109,7 +106,7 @@ impl Episode {
             part.most_held = part.most_held.max(held.0);
             part.held += held.0;
             part.longest_held = part.longest_held.max(held.1);
-            part.usual = op.counted.execution_time.checked_div(op.counted.ended);
+            part.history = op.counted;
             // Who blocks a worker is the one that is delayed, too.
             (part.waiting, part.age) = if matches!(key, Key::LongPoll(_)) { held } else { waiting };
             all_held += held.0;
@@ -125,7 +122,7 @@ impl Episode {
 impl Part {
     fn new(site: Site) -> Self {
         let counted = Counted::default();
-        Self { site, counted, most_held: 0, held: 0, longest_held: 0, waiting: 0, age: 0, usual: None }
+        Self { site, counted, most_held: 0, held: 0, longest_held: 0, waiting: 0, age: 0, history: counted }
     }
 
     /// How many of it have waited too long, or do, and for how long: what has ended, and the oldest of what has not.
@@ -210,10 +207,8 @@ impl Episode {
             most_waiting: self.most_waiting,
             longest_wait: Duration::from_nanos(self.longest_wait),
             most_at_once: self.most_at_once,
-            as_usual: holders.first().is_some_and(|first| {
-                first.usual.is_some_and(|usual| first.longest_held <= usual.saturating_mul(USUAL))
-            }),
             counted: self.parts.values().fold(Counted::default(), |sum, part| sum.plus(part.counted)),
+            history: holders.first().map_or_else(Counted::default, |first| first.history),
         };
         Some((site, judge::pool(culprits, victims, &pool)))
     }

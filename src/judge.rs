@@ -8,6 +8,8 @@ use std::time::Duration;
 /// From this share of CPU time in their executions on calls count as computing, up to the other as waiting.
 const COMPUTES: f64 = 0.7;
 const WAITS: f64 = 0.3;
+/// An execution of up to so many times its op's average is no sign that it may never end.
+const AS_USUAL: u32 = 4;
 
 /// Nothing was over a threshold.
 pub(crate) fn healthy(window: Duration) -> Diagnosis {
@@ -55,8 +57,22 @@ pub(crate) struct Pool {
     pub(crate) most_at_once: u64,
     /// What has ended in the episode, of all its ops.
     pub(crate) counted: Counted,
-    /// The op that holds most of the threads holds none for much longer than it usually does.
-    pub(crate) as_usual: bool,
+    /// What the op that holds most of the threads has counted since the process started.
+    pub(crate) history: Counted,
+}
+
+impl Pool {
+    /// How long an execution of the op that holds most of the threads takes on average.
+    fn usual(&self) -> Option<Duration> {
+        self.history.execution_time.checked_div(self.history.ended).map(Duration::from_nanos)
+    }
+
+    /// The share of time on a CPU: of what has ended in the episode, or else of what that op has ever done.
+    fn cpu_share(&self) -> Option<f64> {
+        let known = |counted: &Counted| counted.cpu_known_execution > 0;
+        let counted = Some(self.counted).filter(known).or(Some(self.history).filter(known))?;
+        Some(counted.cpu as f64 / counted.cpu_known_execution as f64)
+    }
 }
 
 /// Calls that wait for a thread.
@@ -82,37 +98,39 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
     let held: u64 = culprits.iter().map(|culprit| culprit.count).sum();
     let (op, count, longest) = (first.op, first.count, first.oldest);
     let holders = format!("{count} of {held} threads seen are held by `{op}`, for up to {longest:.1?}");
-    let ended = pool.counted.ended;
-    if ended == 0 && !pool.as_usual {
-        let text = format!(
-            "If `{op}` is meant to run for ever it needs a thread of its own; if it waits for a call of this pool it \
-             waits for ever"
-        );
-        return Diagnosis {
-            cause: Cause::Undetermined,
-            detail: Some("no call of this pool has ended: long calls, a leak or a deadlock"),
-            evidence: format!("{waiting}; {holders}; none has ended since"),
-            advice: Advice { action: Action::None, text },
-            culprits,
-            victims,
-        };
-    }
-    let (detail, share, advice) = saturated(op, pool);
+    let progress = match (pool.counted.ended, pool.usual()) {
+        (0, Some(usual)) if longest <= usual.saturating_mul(AS_USUAL) => format!("{usual:.1?} are usual for it"),
+        (0, _) => {
+            let text = format!(
+                "If `{op}` is meant to run for ever it needs a thread of its own; if it waits for a call of this pool \
+                 it waits for ever"
+            );
+            return Diagnosis {
+                cause: Cause::Undetermined,
+                detail: Some("no call of this pool has ended: long calls, a leak or a deadlock"),
+                evidence: format!("{waiting}; {holders}; none has ended since"),
+                advice: Advice { action: Action::None, text },
+                culprits,
+                victims,
+            };
+        }
+        (ended, _) => format!("{ended} have ended since"),
+    };
+    let share = pool.cpu_share();
+    let (detail, advice) = saturated(op, share, pool.most_at_once);
     let cpu = share.map_or_else(String::new, |share| format!(", {:.0} % of their time on a CPU", share * 100.0));
     Diagnosis {
         cause: Cause::PoolSaturated,
         detail,
-        evidence: format!("{waiting}; {holders}; {ended} have ended since{cpu}"),
+        evidence: format!("{waiting}; {holders}; {progress}{cpu}"),
         advice,
         culprits,
         victims,
     }
 }
 
-/// By the share of CPU time in what has ended: what kind of work fills the pool, and what helps.
-fn saturated(op: &str, pool: &Pool) -> (Option<&'static str>, Option<f64>, Advice) {
-    let Counted { cpu, cpu_known_execution, .. } = pool.counted;
-    let share = (cpu_known_execution > 0).then(|| cpu as f64 / cpu_known_execution as f64);
+/// By the share of time on a CPU: what kind of work fills the pool, and what helps.
+fn saturated(op: &str, share: Option<f64>, most_at_once: u64) -> (Option<&'static str>, Advice) {
     let (detail, action, text) = match share {
         Some(share) if share >= COMPUTES => (
             Some("cpu"),
@@ -124,14 +142,13 @@ fn saturated(op: &str, pool: &Pool) -> (Option<&'static str>, Option<f64>, Advic
             Action::RaisePool,
             format!(
                 "`{op}` waits for something else than a CPU: give the pool as many threads as there are calls at once \
-                 (seen: {}), or call an async client",
-                pool.most_at_once
+                 (seen: {most_at_once}), or call an async client"
             ),
         ),
         Some(_) => (Some("mixed"), Action::SeparatePool, format!("Give `{op}` a pool of its own")),
         None => (None, Action::SeparatePool, format!("Give `{op}` a pool of its own")),
     };
-    (detail, share, Advice { action, text })
+    (detail, Advice { action, text })
 }
 
 /// An `instrument_wait` that stays pending, of which `now` do so still.
