@@ -1,12 +1,12 @@
 //! `instrument_future`: a future that accounts for all of its wall time, and whose polls are watched.
 
 use crate::clock;
-use crate::figures::count;
+use crate::figures::{PollFigures, count};
 use crate::ledger::{Ledger, Tally};
 use crate::op::{self, Op};
 use crate::scope::{self, Moved, Watch};
 use crate::slot::{self, Activity, Kind};
-use crate::trace;
+use crate::trace::{self, FutureTrace};
 use pin_project_lite::pin_project;
 use std::future::Future;
 use std::panic::Location;
@@ -14,7 +14,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::runtime;
-use tracing::Span;
 
 /// Watches a future: names whoever blocks its worker while it does, and accounts for all of its wall time.
 ///
@@ -65,7 +64,7 @@ pub fn instrument_future<F: Future>(op: &'static str, future: F) -> Instrumented
             tally: Tally::new(clock::now()),
             maker: tokio::task::try_id(),
             begun: None,
-            span: trace::open_future(op, location),
+            trace: FutureTrace::open(op, location),
             completed: false,
         },
     }
@@ -111,7 +110,7 @@ struct Account {
     /// The task that made the future.
     maker: Option<tokio::task::Id>,
     begun: Option<Begun>,
-    span: Option<Box<Span>>,
+    trace: Option<Box<FutureTrace>>,
     completed: bool,
 }
 
@@ -192,14 +191,14 @@ impl Account {
                 (if spawned { waited } else { 0 }, self.begun.insert(begun))
             }
         };
-        let own = slot::own();
-        if let Some(own) = own
+        let own = slot::own().map(|own| (own, own.figures(begun.op.index)));
+        if let Some((_, figures)) = own
             && latency != 0
         {
-            own.figures(begun.op.index).schedule_latency.record(latency);
+            figures.schedule_latency.record(latency);
         }
-        let _entered = self.span.as_ref().map(|span| span.enter());
-        let depth = own.map_or(0, |own| own.enter(Activity::new(Kind::Poll, begun.op.index, start)));
+        let _entered = self.trace.as_ref().map(|trace| trace.enter());
+        let depth = own.map_or(0, |(own, _)| own.enter(Activity::new(Kind::Poll, begun.op.index, start)));
         let timed = Timed { tally: &mut self.tally, begun, own, depth, start, turn };
         scope::within(&timed.begun.watch, || f(&timed.begun.waker))
     }
@@ -210,8 +209,8 @@ impl Account {
             let op = begun.op;
             count(if self.completed { &op.futures_completed } else { &op.futures_dropped }, 1);
         }
-        if let Some(span) = self.span.take() {
-            trace::record_ledger(&span, &self.tally.ledger());
+        if let Some(trace) = self.trace.take() {
+            trace.end(&self.tally.ledger());
         }
     }
 }
@@ -220,7 +219,7 @@ impl Account {
 struct Timed<'a> {
     tally: &'a mut Tally,
     begun: &'a Begun,
-    own: Option<slot::Own>,
+    own: Option<(slot::Own, &'static PollFigures)>,
     depth: usize,
     start: u64,
     turn: Turn,
@@ -234,8 +233,8 @@ impl Drop for Timed<'_> {
             Turn::Poll => self.tally.end(end, &self.begun.watch.gap),
             Turn::Drop => self.tally.end_drop(end),
         };
-        let Some(own) = self.own else { return };
-        own.figures(self.begun.op.index).poll_duration.record(took);
+        let Some((own, figures)) = self.own else { return };
+        figures.poll_duration.record(took);
         if took >= self.begun.op.long_poll_limit() {
             long_poll(self.begun.op, own, self.depth, self.start, end);
         }

@@ -207,13 +207,15 @@ impl Gap {
         }
     }
 
-    /// The future has been polled until `now`, and waits.
+    /// The future has been polled until `now`, and waits; or it was woken in that very poll.
     fn arm(&self, now: u64) {
         // AcqRel: publishes the instant; nothing else writes a disarmed word.
         self.word.swap(pack(now, self.class()), Ordering::AcqRel);
         // Pairs with the fence in `change`.
         fence(Ordering::SeqCst);
-        self.settle(now, None);
+        // Relaxed: as in `wake`, which moves the word itself where it comes after the swap.
+        let woken = self.woken.load(Ordering::Relaxed) != 0;
+        self.settle(now, woken.then_some(Class::Scheduled));
     }
 
     /// The future is about to be polled. Returns the class that it was in, and since when.
@@ -434,6 +436,21 @@ mod tests {
         tally.end_last(100);
         let ledger = tally.ledger();
         assert_eq!((ledger.blocking_queue.as_nanos(), ledger.scheduled.as_nanos()), (10, 90));
+    }
+
+    #[test]
+    fn woken_in_its_own_poll_it_is_scheduled_from_the_polls_end_on() {
+        let (gap, mut tally) = (Gap::new(), Tally::new(0));
+        tally.begin_first(0, false);
+        gap.change(QUEUED, 0);
+        gap.wake(5);
+        tally.end(10, &gap);
+        gap.change(STARTED, 40);
+        gap.change(FINISHED, 60);
+        assert_eq!(tally.begin(100, gap.take_woken(), &gap), 90);
+        tally.end_last(100);
+        let ledger = tally.ledger();
+        assert_eq!((ledger.blocking_queue.as_nanos(), ledger.scheduled.as_nanos()), (0, 90));
     }
 
     proptest! {

@@ -193,8 +193,8 @@ impl OpSnapshot {
         let age = |oldest: crate::age::Oldest| Duration::from_nanos(now.saturating_sub(oldest.latest));
         let (mut poll_duration, mut schedule_latency) = (Distribution::empty(), Distribution::empty());
         for figures in slot::all().filter_map(|slot| slot.figures(op.index)) {
-            poll_duration.add(&figures.poll_duration);
-            schedule_latency.add(&figures.schedule_latency);
+            poll_duration.add(|buckets| figures.poll_duration.add_to(buckets));
+            schedule_latency.add(|buckets| figures.schedule_latency.add_to(buckets));
         }
         let mut this = Self {
             op: op.name,
@@ -266,7 +266,7 @@ impl OpSnapshot {
 impl From<&Durations> for Distribution {
     fn from(durations: &Durations) -> Self {
         let mut this = Self::empty();
-        this.add(durations);
+        this.add(|buckets| durations.add_to(buckets));
         this.told()
     }
 }
@@ -276,11 +276,9 @@ impl Distribution {
         Self { count: 0, sum: Duration::ZERO, p50: None, p90: None, p99: None, max: None, buckets: figures::empty() }
     }
 
-    fn add(&mut self, durations: &Durations) {
-        let (buckets, sum) = durations.load();
-        for (here, more) in self.buckets.as_mut_slice().iter_mut().zip(buckets.as_slice()) {
-            *here += more;
-        }
+    /// Adds what `add` adds to the buckets, whose sum it returns.
+    fn add(&mut self, add: impl FnOnce(&mut Histogram) -> u64) {
+        let sum = add(&mut self.buckets);
         self.sum = self.sum.saturating_add(Duration::from_nanos(sum));
     }
 

@@ -7,10 +7,20 @@ use crate::ledger::Ledger;
 use crate::op::Op;
 use crate::timing::{CallTiming, Outcome};
 use crate::wire::micros;
+use std::panic::Location;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tracing::field::Empty;
 use tracing::{Dispatch, Level, Span, dispatcher};
+
+/// Closes a span under its own subscriber: a registry looks for the parents of what it closes at the thread's, which may
+/// be another one, or none.
+fn close(span: Span) {
+    match span.with_subscriber(|(_, dispatch)| dispatch.clone()) {
+        Some(dispatch) => dispatcher::with_default(&dispatch, || drop(span)),
+        None => drop(span),
+    }
+}
 
 /// The spans of one call. Dropped with the call, `resume_delay` first and the call's own last.
 #[derive(Debug)]
@@ -78,12 +88,19 @@ impl CallTrace {
     }
 }
 
+impl Drop for CallTrace {
+    fn drop(&mut self) {
+        self.resume_delay.take().into_iter().for_each(close);
+        close(std::mem::replace(&mut self.call, Span::none()));
+    }
+}
+
 impl QueuedTrace {
     /// Runs `f` on the pool's thread as the caller's `execution`.
     pub(crate) fn execute<R>(self, trace: Option<&CallTrace>, f: impl FnOnce() -> R) -> R {
         let Self { queue_wait, dispatch } = self;
-        drop(queue_wait);
         dispatcher::with_default(&dispatch, || {
+            drop(queue_wait);
             let parent = trace.and_then(|trace| trace.call.id());
             tracing::span!(target: "starvation", parent: parent, Level::DEBUG, "execution").in_scope(f)
         })
@@ -92,50 +109,66 @@ impl QueuedTrace {
     /// Runs `f`, which ends the call without its closure having run, with the caller's subscriber.
     pub(crate) fn discard<R>(self, f: impl FnOnce() -> R) -> R {
         let Self { queue_wait, dispatch } = self;
-        drop(queue_wait);
-        dispatcher::with_default(&dispatch, f)
+        dispatcher::with_default(&dispatch, || {
+            drop(queue_wait);
+            f()
+        })
     }
 }
 
-/// Opens a future's span under the caller's current one; `None` where nobody listens.
-pub(crate) fn open_future(op: &'static str, location: &std::panic::Location<'_>) -> Option<Box<Span>> {
-    let span = tracing::span!(
-        target: "starvation",
-        Level::INFO,
-        "future",
-        op,
-        location = Empty,
-        polling_us = Empty,
-        scheduled_us = Empty,
-        blocking_queue_us = Empty,
-        blocking_execution_us = Empty,
-        waiting_us = Empty,
-        other_us = Empty,
-        total_us = Empty,
-        polls = Empty,
-        longest_poll_us = Empty,
-    );
-    (!span.is_disabled()).then(|| {
-        span.record("location", tracing::field::display(location));
-        Box::new(span)
-    })
+/// The span of one future.
+#[derive(Debug)]
+pub(crate) struct FutureTrace {
+    span: Span,
 }
 
-/// The future has ended with this account.
-pub(crate) fn record_ledger(span: &Span, ledger: &Ledger) {
-    for (field, duration) in [
-        ("polling_us", ledger.polling),
-        ("scheduled_us", ledger.scheduled),
-        ("blocking_queue_us", ledger.blocking_queue),
-        ("blocking_execution_us", ledger.blocking_execution),
-        ("waiting_us", ledger.waiting),
-        ("other_us", ledger.other),
-        ("total_us", ledger.total),
-        ("longest_poll_us", ledger.longest_poll),
-    ] {
-        span.record(field, micros(duration));
+impl FutureTrace {
+    /// Opens a future's span under the caller's current one; `None` where nobody listens.
+    pub(crate) fn open(op: &'static str, location: &Location<'_>) -> Option<Box<Self>> {
+        let span = tracing::span!(
+            target: "starvation",
+            Level::INFO,
+            "future",
+            op,
+            location = Empty,
+            polling_us = Empty,
+            scheduled_us = Empty,
+            blocking_queue_us = Empty,
+            blocking_execution_us = Empty,
+            waiting_us = Empty,
+            other_us = Empty,
+            total_us = Empty,
+            polls = Empty,
+            longest_poll_us = Empty,
+        );
+        (!span.is_disabled()).then(|| {
+            span.record("location", tracing::field::display(location));
+            Box::new(Self { span })
+        })
     }
-    span.record("polls", i64::try_from(ledger.polls).unwrap_or(i64::MAX));
+
+    /// A poll of the future: what it emits stands inside its span.
+    pub(crate) fn enter(&self) -> tracing::span::Entered<'_> {
+        self.span.enter()
+    }
+
+    /// The future has ended with this account.
+    pub(crate) fn end(mut self, ledger: &Ledger) {
+        for (field, duration) in [
+            ("polling_us", ledger.polling),
+            ("scheduled_us", ledger.scheduled),
+            ("blocking_queue_us", ledger.blocking_queue),
+            ("blocking_execution_us", ledger.blocking_execution),
+            ("waiting_us", ledger.waiting),
+            ("other_us", ledger.other),
+            ("total_us", ledger.total),
+            ("longest_poll_us", ledger.longest_poll),
+        ] {
+            self.span.record(field, micros(duration));
+        }
+        self.span.record("polls", i64::try_from(ledger.polls).unwrap_or(i64::MAX));
+        close(std::mem::replace(&mut self.span, Span::none()));
+    }
 }
 
 /// No detector runs, and a poll that was too long has ended.
