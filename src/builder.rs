@@ -3,7 +3,7 @@
 use crate::clock::nanos;
 use crate::defaults::{DEFAULT_LONG_POLL, DEFAULT_QUEUE_WAIT, DEFAULT_TICK, DEFAULT_WARM_UP, DEFAULT_WINDOW};
 use crate::detector::Detector;
-use crate::op::OwnLimits;
+use crate::op::{self, OwnLimits};
 use crate::sink::Sink;
 use std::time::Duration;
 use std::{fmt, io};
@@ -109,6 +109,7 @@ impl Builder {
     }
 
     fn own_limits_of(&mut self, name: &'static str) -> &mut OwnLimits {
+        let name = op::shown(name);
         let at = self.own_limits.iter().position(|own| own.name == name).unwrap_or_else(|| {
             self.own_limits.push(OwnLimits { name, long_poll: 0, queue_wait: 0 });
             self.own_limits.len() - 1

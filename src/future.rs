@@ -55,7 +55,7 @@ use tokio::runtime;
 /// ```
 #[track_caller]
 pub fn instrument_future<F: Future>(op: &'static str, future: F) -> Instrumented<F> {
-    let location = Location::caller();
+    let (op, location) = (op::shown(op), Location::caller());
     Instrumented {
         inner: Some(future),
         account: Account {
@@ -187,7 +187,7 @@ impl Account {
             None => {
                 let begun = Begun::new(self, waker);
                 let spawned = turn == Turn::Poll && self.maker != tokio::task::try_id();
-                let waited = self.tally.begin_first(start, spawned);
+                let waited = self.tally.begin_first(start, spawned, &begun.watch.gap);
                 (if spawned { waited } else { 0 }, self.begun.insert(begun))
             }
         };

@@ -92,11 +92,16 @@ fn unpack(word: u64) -> Option<(u64, Class)> {
     Some((word >> CLASS_BITS, class))
 }
 
+/// Instead of the time of a waking: the future is being polled, and was not woken in that poll; or was.
+const POLLED: u64 = 1;
+const WOKEN_IN_POLL: u64 = 2;
+
 /// What a future waits for, as those report who work for it. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Gap {
     word: AtomicU64,
-    /// When the future was woken since its last poll began; 0 while it was not.
+    /// When the future was woken since its last poll; 0 while it was not. In a poll, one of the two constants above: any
+    /// time before the poll's end means that it is woken from its end on.
     woken: AtomicU64,
     executing: AtomicI32,
     queued: AtomicI32,
@@ -140,24 +145,37 @@ impl Gap {
         self.settle(now, None);
     }
 
-    /// The future was woken.
+    /// The future was woken. `now` is asked only where the time matters: inside its own poll it does not.
     #[inline]
-    pub(crate) fn wake(&self, now: u64) {
-        // Relaxed: the waking itself orders this before the poll that it causes. Of two at once either will do.
-        if self.woken.load(Ordering::Relaxed) == 0 {
-            self.woken.store(now, Ordering::Relaxed);
-        }
-        if self.word.load(Ordering::Relaxed) != 0 {
-            self.settle(now, Some(Class::Scheduled));
+    pub(crate) fn wake(&self, now: impl FnOnce() -> u64) {
+        // Relaxed, throughout: the waking itself orders this before the poll that it causes. Of two at once either will
+        // do; one that meets the end of a poll may leave no time, and then counts from the next one on.
+        match self.woken.load(Ordering::Relaxed) {
+            POLLED => self.woken.store(WOKEN_IN_POLL, Ordering::Relaxed),
+            0 => {
+                let now = now();
+                self.woken.store(now, Ordering::Relaxed);
+                if self.word.load(Ordering::Relaxed) != 0 {
+                    self.settle(now, Some(Class::Scheduled));
+                }
+            }
+            _ => {}
         }
     }
 
-    /// Takes the waking since the last poll; 0 where there was none.
+    /// A poll begins. Takes the waking since the last one; 0 where there was none.
     #[inline]
     pub(crate) fn take_woken(&self) -> u64 {
-        // Relaxed: as in `wake`. A waking that comes in between is for this poll, which is about to look anyway.
         let woken = self.woken.load(Ordering::Relaxed);
-        if woken != 0 {
+        self.woken.store(POLLED, Ordering::Relaxed);
+        woken
+    }
+
+    /// The poll ends. Returns whether the future was woken in it.
+    #[inline]
+    fn end_poll(&self) -> bool {
+        let woken = self.woken.load(Ordering::Relaxed) != POLLED;
+        if !woken {
             self.woken.store(0, Ordering::Relaxed);
         }
         woken
@@ -207,14 +225,13 @@ impl Gap {
         }
     }
 
-    /// The future has been polled until `now`, and waits; or it was woken in that very poll.
-    fn arm(&self, now: u64) {
+    /// The future has been polled until `now`, and waits; or it was `woken` in that very poll.
+    fn arm(&self, now: u64, woken: bool) {
         // AcqRel: publishes the instant; nothing else writes a disarmed word.
         self.word.swap(pack(now, self.class()), Ordering::AcqRel);
         // Pairs with the fence in `change`.
         fence(Ordering::SeqCst);
-        // Relaxed: as in `wake`, which moves the word itself where it comes after the swap.
-        let woken = self.woken.load(Ordering::Relaxed) != 0;
+        // One that comes from here on finds the word armed, and moves it itself.
         self.settle(now, woken.then_some(Class::Scheduled));
     }
 
@@ -257,7 +274,8 @@ impl Tally {
     }
 
     /// The first poll begins. From its creation on the future was `spawned`, and so woken, or nobody had asked for it.
-    pub(crate) fn begin_first(&mut self, now: u64, spawned: bool) -> u64 {
+    pub(crate) fn begin_first(&mut self, now: u64, spawned: bool, gap: &Gap) -> u64 {
+        gap.take_woken();
         let waited = now.saturating_sub(self.edge);
         self.spent[if spawned { Class::Scheduled } else { Class::Other } as usize] += waited;
         self.edge += waited;
@@ -315,9 +333,10 @@ impl Tally {
     #[inline]
     pub(crate) fn end(&mut self, now: u64, gap: &Gap) -> u64 {
         let took = self.end_last(now);
+        let woken = gap.end_poll();
         if gap.busy() {
             self.armed = true;
-            gap.arm(self.edge);
+            gap.arm(self.edge, woken);
         }
         took
     }
@@ -377,12 +396,12 @@ mod tests {
     #[test]
     fn a_call_that_queues_64_and_executes_4_shows_so() {
         let (gap, mut tally) = (Gap::new(), Tally::new(10));
-        tally.begin_first(12, true);
+        tally.begin_first(12, true, &gap);
         gap.change(QUEUED, 13);
         tally.end(14, &gap);
         gap.change(STARTED, 78);
         gap.change(FINISHED, 82);
-        gap.wake(83);
+        gap.wake(|| 83);
         assert_eq!(tally.begin(88, gap.take_woken(), &gap), 5);
         tally.end_last(91);
         let ledger = tally.ledger();
@@ -404,7 +423,7 @@ mod tests {
     #[test]
     fn executing_hides_queued_hides_waiting() {
         let (gap, mut tally) = (Gap::new(), Tally::new(0));
-        tally.begin_first(0, false);
+        tally.begin_first(0, false, &gap);
         for change in [QUEUED, QUEUED, WAITS] {
             gap.change(change, 0);
         }
@@ -414,7 +433,7 @@ mod tests {
         gap.change(FINISHED, 30);
         gap.change(FINISHED, 70);
         gap.change(WAITED, 150);
-        gap.wake(300);
+        gap.wake(|| 300);
         tally.begin(300, gap.take_woken(), &gap);
         tally.end_last(300);
         let ledger = tally.ledger();
@@ -427,10 +446,10 @@ mod tests {
     #[test]
     fn once_woken_it_is_scheduled_whatever_its_calls_do() {
         let (gap, mut tally) = (Gap::new(), Tally::new(0));
-        tally.begin_first(0, false);
+        tally.begin_first(0, false, &gap);
         gap.change(QUEUED, 0);
         tally.end(0, &gap);
-        gap.wake(10);
+        gap.wake(|| 10);
         gap.change(STARTED, 40);
         tally.begin(100, gap.take_woken(), &gap);
         tally.end_last(100);
@@ -441,9 +460,9 @@ mod tests {
     #[test]
     fn woken_in_its_own_poll_it_is_scheduled_from_the_polls_end_on() {
         let (gap, mut tally) = (Gap::new(), Tally::new(0));
-        tally.begin_first(0, false);
+        tally.begin_first(0, false, &gap);
         gap.change(QUEUED, 0);
-        gap.wake(5);
+        gap.wake(|| 5);
         tally.end(10, &gap);
         gap.change(STARTED, 40);
         gap.change(FINISHED, 60);
@@ -462,7 +481,7 @@ mod tests {
             let (gap, mut tally) = (Gap::new(), Tally::new(5));
             let (mut now, mut polling) = (5_u64, false);
             let (mut queued, mut executing, mut waits) = (0, 0, 0);
-            tally.begin_first(5, true);
+            tally.begin_first(5, true, &gap);
             tally.end(5, &gap);
             for (step, pause, skew) in steps {
                 now += pause;
@@ -475,7 +494,7 @@ mod tests {
                     4 if executing > 0 => { gap.change(FINISHED, seen); executing -= 1; }
                     5 => { gap.change(WAITS, seen); waits += 1; }
                     6 if waits > 0 => { gap.change(WAITED, seen); waits -= 1; }
-                    _ => gap.wake(seen),
+                    _ => gap.wake(|| seen),
                 }
             }
             if !polling {
@@ -502,14 +521,14 @@ mod models {
         loom::model(|| {
             let gap = Arc::new(Gap::new());
             let mut tally = Tally::new(1);
-            tally.begin_first(1, true);
+            tally.begin_first(1, true, &gap);
             gap.change(Change { queued: 1, ..Change::default() }, 2);
             let pool = {
                 let gap = gap.clone();
                 thread::spawn(move || {
                     gap.change(Change { queued: -1, executing: 1, waits: 0 }, 10);
                     gap.change(Change { executing: -1, ..Change::default() }, 20);
-                    gap.wake(21);
+                    gap.wake(|| 21);
                 })
             };
             tally.end(5, &gap);

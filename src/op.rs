@@ -206,13 +206,18 @@ pub(crate) fn overflowed() -> u64 {
     OVERFLOWED.load(Ordering::Relaxed)
 }
 
+/// A name as it is shown.
+pub(crate) fn shown(name: &'static str) -> &'static str {
+    if name.is_empty() { UNNAMED } else { name }
+}
+
 /// The op of a site and runtime, made when it is first met.
 pub(crate) fn intern(
     name: &'static str,
     location: &'static Location<'static>,
     runtime: Option<runtime::Id>,
 ) -> &'static Op {
-    let name = if name.is_empty() { UNNAMED } else { name };
+    let name = shown(name);
     let chain = &CHAINS_BY_SITE[chain_of(name, location, runtime)];
     // Acquire: pairs with the Release of `publish`.
     let head = chain.load(Ordering::Acquire);

@@ -3,7 +3,9 @@
 use crate::clock;
 use crate::figures::count;
 use crate::op::{self, Op};
+use crate::pause::Pauses;
 use crate::slot::{self, Kind};
+use crate::suspect::Suspects;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,6 +38,8 @@ pub(crate) struct OpSample {
     pub(crate) waits: u64,
     pub(crate) oldest_wait: Option<u64>,
     pub(crate) counted: Counted,
+    /// How long polls that have ended since the last look were ready to run and had no CPU.
+    pub(crate) without_cpu: u64,
 }
 
 impl OpSample {
@@ -82,18 +86,22 @@ impl Counted {
         }
     }
 
-    /// Without what a pause of the process explains: polls and waits that were over their limits by no more than it.
-    pub(crate) fn beyond(mut self, paused: u64, op: &OpSample) -> Self {
-        let explained = |count: u64, time: u64, limit: u64| {
-            time.checked_div(count).is_some_and(|average| average.saturating_sub(paused) < limit)
+    /// Without what a lack of CPU time explains: polls and waits that were over their limits by no more than that. This
+    /// is what has been counted between the last look and this one.
+    pub(crate) fn beyond(mut self, op: &OpSample, sample: &Sample) -> Self {
+        let explained = |count: u64, time: u64, limit: u64, without_cpu: u64| {
+            time.checked_div(count).is_some_and(|average| {
+                let paused = sample.pauses.since(sample.previous.saturating_sub(average));
+                average.saturating_sub(paused.max(without_cpu / count)) < limit
+            })
         };
-        if explained(self.long_polls, self.long_poll_time, op.long_poll_limit) {
+        if explained(self.long_polls, self.long_poll_time, op.long_poll_limit, op.without_cpu) {
             (self.long_polls, self.long_poll_time) = (0, 0);
         }
-        if explained(self.dominated, self.dominated_wait, op.queue_wait_limit) {
+        if explained(self.dominated, self.dominated_wait, op.queue_wait_limit, 0) {
             (self.dominated, self.dominated_wait) = (0, 0);
         }
-        if explained(self.long_waits, self.long_wait_time, op.queue_wait_limit) {
+        if explained(self.long_waits, self.long_wait_time, op.queue_wait_limit, 0) {
             (self.long_waits, self.long_wait_time) = (0, 0);
         }
         self
@@ -123,55 +131,68 @@ impl Counted {
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) now: u64,
-    /// The observer came late: for so long, up to this look, the whole process may have been paused. What looks old may
-    /// be so for the same reason.
-    pub(crate) paused: Option<u64>,
+    /// The time of the look before.
+    pub(crate) previous: u64,
+    /// The observer came late. What looks old may be so for the same reason.
+    pub(crate) late: bool,
+    /// All times at which it did.
+    pub(crate) pauses: Pauses,
     /// The innermost overdue poll of each thread that has one outside of any execution.
     pub(crate) overdue: Vec<Held>,
     pub(crate) executions: Vec<Held>,
     pub(crate) ops: Vec<OpSample>,
     /// Anything is in flight.
     pub(crate) busy: bool,
+    pub(crate) suspects: Suspects,
 }
 
 impl Sample {
-    /// Looks, reusing the space of the last look. Ages do not count the pauses of the whole process.
-    pub(crate) fn take(&mut self, now: u64, paused: Option<u64>, pauses: &Pauses) {
-        self.now = now;
-        self.paused = paused;
+    /// Looks, reusing the space of the last look. Ages do not count the time in which nobody had a CPU.
+    pub(crate) fn take(&mut self, now: u64, late: bool) {
+        self.previous = std::mem::replace(&mut self.now, now);
+        self.late = late;
         self.busy = false;
         self.overdue.clear();
         self.executions.clear();
         self.ops.clear();
-        for slot in slot::all() {
-            self.look_at(slot, pauses);
-        }
         for op in op::all() {
-            let sample = of_op(op, now, pauses);
+            let sample = of_op(op, now, &self.pauses);
             self.busy |= sample.queued > 0 || sample.waits > 0;
             self.ops.push(sample);
         }
+        self.suspects.begin();
+        for slot in slot::all() {
+            self.look_at(slot);
+        }
+        let ops = &mut self.ops;
+        self.suspects.ended(|op, waited| {
+            if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == op) {
+                sample.without_cpu += waited;
+            }
+        });
     }
 
-    fn look_at(&mut self, slot: &slot::Slot, pauses: &Pauses) {
-        let activities = slot.activities();
+    fn look_at(&mut self, slot: &'static slot::Slot) {
         let mut overdue = None;
-        let mut executing = false;
-        for activity in activities.into_iter().flatten() {
+        for activity in slot.activities().into_iter().flatten() {
             self.busy = true;
             // An op whose place is not filled in yet was met this very moment.
             let Some(op) = op::get(activity.op()) else { continue };
-            let since = pauses.discount(activity.start(self.now), self.now);
-            match activity.kind() {
-                Kind::Execution => {
-                    executing = true;
-                    self.executions.push(Held { op: op.index, since });
-                }
+            let start = activity.start(self.now);
+            if activity.kind() == Kind::Execution {
+                self.executions.push(Held { op: op.index, since: start });
                 // What is polled inside an execution holds up no worker.
-                Kind::Poll if !executing && self.now - since >= op.long_poll_limit() => {
-                    overdue = Some(Held { op: op.index, since });
-                }
-                Kind::Poll => {}
+                break;
+            }
+            let (age, limit) = (self.now - start, op.long_poll_limit());
+            if age < limit / 2 {
+                continue;
+            }
+            let id = std::ptr::from_ref(slot) as usize;
+            let without_cpu = self.suspects.waited(id, activity, slot.tid()).max(self.pauses.since(start));
+            let since = start.saturating_add(without_cpu).min(self.now);
+            if self.now - since >= limit {
+                overdue = Some(Held { op: op.index, since });
             }
         }
         self.overdue.extend(overdue);
@@ -195,7 +216,10 @@ fn of_op(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         counted.long_waits = read(&waits.long);
         counted.long_wait_time = read(&waits.long_time);
     }
-    let arrived = |oldest: crate::age::Oldest| pauses.discount(oldest.latest.min(now), now);
+    let arrived = |oldest: crate::age::Oldest| {
+        let since = oldest.latest.min(now);
+        since.saturating_add(pauses.since(since)).min(now)
+    };
     OpSample {
         site: Site { index: op.index, name: op.name, location: op.location, runtime: op.runtime },
         long_poll_limit: op.long_poll_limit(),
@@ -205,37 +229,7 @@ fn of_op(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         waits: waits.map_or(0, |waits| waits.pending.waiting()),
         oldest_wait: waits.and_then(|waits| waits.pending.oldest()).map(arrived),
         counted,
-    }
-}
-
-/// When the whole process did not run, as the observer's own lateness shows.
-#[derive(Debug, Default)]
-pub(crate) struct Pauses {
-    /// From, to; the most recent last.
-    recent: std::collections::VecDeque<(u64, u64)>,
-}
-
-/// How many pauses are remembered. An activity older than all of them keeps a few too many milliseconds of age.
-const REMEMBERED: usize = 128;
-
-impl Pauses {
-    pub(crate) fn add(&mut self, from: u64, to: u64) {
-        if self.recent.len() == REMEMBERED {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((from, to));
-    }
-
-    /// Moves a start forward by as much of the time since as the process was paused.
-    pub(crate) fn discount(&self, since: u64, now: u64) -> u64 {
-        let paused: u64 = self
-            .recent
-            .iter()
-            .rev()
-            .take_while(|&&(_, to)| to > since)
-            .map(|&(from, to)| to.min(now).saturating_sub(from.max(since)))
-            .sum();
-        (since + paused).min(now)
+        without_cpu: 0,
     }
 }
 
@@ -267,31 +261,5 @@ impl ObserverFigures {
             self.cpu.store(cpu, Ordering::Relaxed);
             self.cpu_known.store(true, Ordering::Relaxed);
         }
-    }
-}
-
-#[cfg(all(test, not(starvation_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pause_of_the_process_makes_nothing_older() {
-        let mut pauses = Pauses::default();
-        pauses.add(100, 200);
-        pauses.add(500, 550);
-        assert_eq!(pauses.discount(50, 600), 50 + 150);
-        assert_eq!(pauses.discount(150, 600), 150 + 100);
-        assert_eq!(pauses.discount(300, 520), 320);
-        assert_eq!(pauses.discount(560, 600), 560);
-        assert_eq!(pauses.discount(700, 600), 600);
-    }
-
-    #[test]
-    fn the_pauses_remembered_are_bounded() {
-        let mut pauses = Pauses::default();
-        for at in 0..10_000 {
-            pauses.add(at * 10, at * 10 + 5);
-        }
-        assert_eq!(pauses.recent.len(), REMEMBERED);
     }
 }

@@ -35,7 +35,7 @@ impl Wake for Watch {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.gap.wake(crate::clock::now());
+        self.gap.wake(crate::clock::now);
         self.waker.wake_by_ref();
     }
 }
@@ -59,7 +59,7 @@ impl Wake for Moved {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.watch.gap.wake(crate::clock::now());
+        self.watch.gap.wake(crate::clock::now);
         self.waker.wake_by_ref();
     }
 }

@@ -10,10 +10,11 @@
 //! 2. Only the owner writes its frames. A slot changes owners only through `claimed`, when all its frames are 0.
 //! 3. Slots are never freed: their number is the largest number of such threads that there ever was at once.
 
+use crate::evidence;
 use crate::figures::PollFigures;
 use crate::sync::{AtomicU64, Ordering};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicPtr};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 /// How many nested activities are told apart. Deeper ones count for the eighth.
 pub(crate) const DEPTH: usize = 8;
@@ -109,6 +110,8 @@ pub(crate) struct Slot {
     frames: Frames,
     /// The poll figures of this thread by op, in two steps so that an op that never polls here costs a pointer.
     figures: [AtomicPtr<Shards>; MAX_OPS / SHARDS],
+    /// The owner's thread id as the system calls it; 0 where it does not tell.
+    tid: AtomicU32,
     claimed: AtomicBool,
     next: Option<&'static Slot>,
 }
@@ -130,11 +133,12 @@ impl Slot {
         // Acquire: pairs with the Release of `release`; the last owner's writes to the figures come before ours.
         let left =
             all().find(|slot| slot.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok());
-        left.unwrap_or_else(|| {
+        let slot = left.unwrap_or_else(|| {
             let mut head = HEAD.load(Ordering::Acquire);
             let slot = Box::leak(Box::new(Self {
                 frames: Frames::new(),
                 figures: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
+                tid: AtomicU32::new(0),
                 claimed: AtomicBool::new(true),
                 next: None,
             }));
@@ -150,7 +154,10 @@ impl Slot {
                     Err(actual) => head = actual,
                 }
             }
-        })
+        });
+        // Relaxed: a figure. Should the observer meet the last owner's, it asks after a thread that is gone.
+        slot.tid.store(evidence::thread_id().unwrap_or(0), Ordering::Relaxed);
+        slot
     }
 
     fn release(&self) {
@@ -165,6 +172,14 @@ impl Slot {
     /// What the owner is doing, from the outermost activity inwards.
     pub(crate) fn activities(&self) -> [Option<Activity>; DEPTH] {
         self.frames.read()
+    }
+
+    /// The owner's thread id as the system calls it.
+    pub(crate) fn tid(&self) -> Option<u32> {
+        match self.tid.load(std::sync::atomic::Ordering::Relaxed) {
+            0 => None,
+            tid => Some(tid),
+        }
     }
 
     /// The poll figures of an op on this thread, for a reader.

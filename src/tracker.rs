@@ -124,15 +124,13 @@ impl Tracker {
                     // What was counted before this detector's first look is not its business.
                     return Counted::default();
                 }
-                let fresh = op.counted.since(last);
-                match sample.paused {
-                    None => fresh.plus(std::mem::take(&mut self.withheld[index])),
-                    Some(paused) => {
-                        let withheld = &mut self.withheld[index];
-                        *withheld = withheld.plus(fresh.beyond(paused, op));
-                        Counted::default()
-                    }
+                let fresh = op.counted.since(last).beyond(op, sample);
+                let withheld = std::mem::take(&mut self.withheld[index]).plus(fresh);
+                if !sample.late {
+                    return withheld;
                 }
+                self.withheld[index] = withheld;
+                Counted::default()
             })
             .collect()
     }
@@ -140,7 +138,7 @@ impl Tracker {
     /// Begins an episode, if this is a moment to.
     fn open(&mut self, key: Key, sample: &Sample) -> bool {
         // What looks old to a late observer may have been paused with it.
-        if sample.paused.is_some() || sample.now < self.warm {
+        if sample.late || sample.now < self.warm {
             return false;
         }
         if self.open.len() >= MAX_OPEN {
@@ -239,6 +237,7 @@ mod tests {
             waits: 0,
             oldest_wait: None,
             counted: Counted::default(),
+            without_cpu: 0,
         }
     }
 
@@ -318,10 +317,10 @@ mod tests {
     fn a_late_observer_opens_nothing_and_an_on_time_one_does() {
         let mut time = Timeline::new(vec![site(1, "poll", None)]);
         time.sample.overdue = vec![Held { op: 1, since: 0 }];
-        time.sample.paused = Some(20 * MS);
+        time.sample.late = true;
         time.pass(100);
         assert_eq!(time.told(), []);
-        time.sample.paused = None;
+        time.sample.late = false;
         time.pass(5);
         assert_eq!(time.told(), [("opened", Cause::LongPoll, "poll")]);
     }
@@ -329,15 +328,28 @@ mod tests {
     #[test]
     fn what_ended_in_a_late_look_is_told_in_the_next_unless_the_pause_explains_it() {
         let mut time = Timeline::new(vec![site(1, "stuck", None), site(2, "paused", None)]);
-        time.sample.paused = Some(200 * MS);
+        time.pass(700);
+        time.sample.late = true;
+        time.sample.pauses.add(500 * MS, 700 * MS);
         (time.sample.ops[0].counted.long_polls, time.sample.ops[0].counted.long_poll_time) = (1, 400 * MS);
         (time.sample.ops[1].counted.long_polls, time.sample.ops[1].counted.long_poll_time) = (1, 201 * MS);
         time.pass(5);
         assert_eq!(time.told(), []);
-        time.sample.paused = None;
+        time.sample.late = false;
         time.pass(5);
         assert_eq!(time.told(), [("opened", Cause::LongPoll, "stuck")]);
         assert_eq!(time.changes[0].incident().delay.as_millis(), 400);
+    }
+
+    #[test]
+    fn a_poll_that_had_no_cpu_is_not_told() {
+        let mut time = Timeline::new(vec![site(1, "preempted", None)]);
+        (time.sample.ops[0].counted.long_polls, time.sample.ops[0].counted.long_poll_time) = (1, 330 * MS);
+        time.sample.ops[0].without_cpu = 328 * MS;
+        time.pass(5);
+        time.sample.ops[0].without_cpu = 0;
+        time.pass(200);
+        assert_eq!(time.told(), []);
     }
 
     #[test]
@@ -392,6 +404,7 @@ mod tests {
         assert_eq!(time.tracker.unreported(), (0, 35));
         time.pass(60_000);
         time.sample.ops[0].counted.long_polls += 1;
+        time.sample.ops[0].counted.long_poll_time += 80 * MS;
         time.pass(1_000);
         let Some(IncidentChange::Closed(incident)) = time.changes.last() else { panic!("it is over") };
         assert_eq!((incident.calls, incident.suppressed), (1, 35));

@@ -6,7 +6,7 @@
 use crate::clock;
 use crate::figures::count;
 use crate::incident::{Incident, IncidentChange};
-use crate::sample::{ObserverFigures, Pauses, Sample};
+use crate::sample::{ObserverFigures, Sample};
 use crate::sink::line::Line;
 use crate::tracker::Tracker;
 use crossbeam_queue::SegQueue;
@@ -21,6 +21,8 @@ const FAREWELL: Duration = Duration::from_millis(100);
 const PUBLISH_EVERY: u64 = 10;
 /// An observer that is this late, or by two ticks if that is longer, cannot tell who else was.
 const LATE: u64 = 10_000_000;
+/// What is less than this is how long it takes to wake a thread.
+const NOTICED: u64 = 1_000_000;
 /// It never sleeps longer than this.
 const LONGEST_SLEEP: u64 = 100_000_000;
 
@@ -50,17 +52,16 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
     let mut watchdog = Watchdog {
         tracker: Tracker::new(pace.started, pace.warm_up, pace.tick),
         sample: Sample::default(),
-        pauses: Pauses::default(),
         lines: Vec::new(),
         unpublished: false,
         looks: 0,
         pace,
     };
     // What is counted from here on is this detector's; the calibration comes second, since it takes a while.
-    watchdog.look(shared, clock::now(), None);
+    watchdog.look(shared, clock::now(), false);
     clock::calibrate();
-    while let Some((now, paused)) = watchdog.sleep(shared) {
-        watchdog.look(shared, now, paused);
+    while let Some((now, late)) = watchdog.sleep(shared) {
+        watchdog.look(shared, now, late);
     }
     let last = watchdog.tracker.finish(clock::now());
     watchdog.report(shared, &last);
@@ -74,7 +75,6 @@ struct Watchdog {
     pace: Pace,
     tracker: Tracker,
     sample: Sample,
-    pauses: Pauses,
     lines: Vec<Line>,
     /// Something has changed since the incidents were published.
     unpublished: bool,
@@ -82,9 +82,8 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Sleeps until the next look is due. Returns its time and, if it is late, for how long the process may have been
-    /// paused; `None` when it is time to stop.
-    fn sleep(&mut self, shared: &Shared) -> Option<(u64, Option<u64>)> {
+    /// Sleeps until the next look is due. Returns its time and whether it is late; `None` when it is time to stop.
+    fn sleep(&mut self, shared: &Shared) -> Option<(u64, bool)> {
         let from = clock::now();
         let busy = self.sample.busy || self.tracker.is_open();
         let idle = self.pace.shortest_limit.clamp(self.pace.tick, LONGEST_SLEEP.max(self.pace.tick));
@@ -101,19 +100,18 @@ impl Watchdog {
         let lateness = now - due;
         let late = lateness >= LATE.max(self.pace.tick.saturating_mul(2));
         shared.figures.looked(lateness, late);
-        // With nothing in flight the pause may have begun at any time of a long sleep.
-        let pause = late.then(|| if busy { due } else { from });
-        if let Some(pause) = pause {
-            self.pauses.add(pause, now);
+        if lateness >= NOTICED {
+            // With nothing in flight a pause may have begun at any time of a long sleep.
+            self.sample.pauses.add(if busy || !late { due } else { from }, now);
         }
-        Some((now, pause.map(|from| now - from)))
+        Some((now, late))
     }
 
-    fn look(&mut self, shared: &Shared, now: u64, paused: Option<u64>) {
+    fn look(&mut self, shared: &Shared, now: u64, late: bool) {
         while let Some(line) = shared.new_lines.pop() {
             self.lines.push(line);
         }
-        self.sample.take(now, paused, &self.pauses);
+        self.sample.take(now, late);
         let changes = self.tracker.look(&self.sample);
         self.report(shared, &changes);
         self.looks += 1;

@@ -1,0 +1,100 @@
+//! Polls that are about to be overdue, and how much of their time they were ready to run and had no CPU.
+//!
+//! A poll that is preempted for a while looks like one that blocks its worker. The kernel tells the difference, but only
+//! as a sum since the thread's start: so a reading is kept from when a poll has used half of its limit, and what has come
+//! on top of it since is not counted into its age.
+
+use crate::evidence;
+use crate::slot::Activity;
+use std::collections::HashMap;
+
+/// How many suspects are asked after in one look. The others stand as they stood.
+const ASKED: usize = 32;
+
+/// The polls under suspicion. One look goes: [`begin`](Self::begin), [`waited`](Self::waited) for each,
+/// [`ended`](Self::ended).
+#[derive(Debug, Default)]
+pub(crate) struct Suspects {
+    /// By the thread's slot and what it does there.
+    known: HashMap<(usize, Activity), Suspect>,
+    look: u64,
+    asked: usize,
+}
+
+#[derive(Debug)]
+struct Suspect {
+    /// The kernel's sum when the poll was first suspected.
+    at_first: Option<u64>,
+    waited: u64,
+    /// The last look that saw it.
+    look: u64,
+}
+
+impl Suspects {
+    pub(crate) fn begin(&mut self) {
+        self.look += 1;
+        self.asked = 0;
+    }
+
+    /// How long the poll has been without a CPU since it was first suspected. It is suspected from here on.
+    pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>) -> u64 {
+        let look = self.look;
+        let suspect = self.known.entry((slot, activity));
+        if self.asked >= ASKED {
+            let suspect = suspect.or_insert(Suspect { at_first: None, waited: 0, look });
+            suspect.look = look;
+            return suspect.waited;
+        }
+        self.asked += 1;
+        let sum = tid.and_then(evidence::run_queue_wait);
+        let suspect = suspect.or_insert(Suspect { at_first: sum, waited: 0, look });
+        suspect.look = look;
+        if let (Some(first), Some(sum)) = (suspect.at_first, sum) {
+            suspect.waited = sum.saturating_sub(first);
+        }
+        suspect.waited
+    }
+
+    /// Forgets those that this look has not seen; hands each one's op and how long it had been without a CPU to `f`.
+    pub(crate) fn ended(&mut self, mut f: impl FnMut(u32, u64)) {
+        self.known.retain(|(_, activity), suspect| {
+            let goes_on = suspect.look == self.look;
+            if !goes_on && suspect.waited > 0 {
+                f(activity.op(), suspect.waited);
+            }
+            goes_on
+        });
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use crate::slot::Kind;
+
+    #[test]
+    fn a_thread_that_sleeps_has_not_waited_for_a_cpu_and_is_forgotten_when_unseen() {
+        let mut suspects = Suspects::default();
+        let activity = Activity::new(Kind::Poll, 3, 64);
+        let tid = evidence::thread_id();
+        suspects.begin();
+        assert_eq!(suspects.waited(1, activity, tid), 0);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        suspects.begin();
+        // What this thread waits for is the clock: it is only ready to run for the moment of its waking.
+        assert!(suspects.waited(1, activity, tid) < 20_000_000);
+        suspects.begin();
+        suspects.ended(|op, _| assert_eq!(op, 3));
+        assert!(suspects.known.is_empty());
+    }
+
+    #[test]
+    fn what_a_look_asks_after_is_bounded() {
+        let mut suspects = Suspects::default();
+        suspects.begin();
+        for op in 0..1_000 {
+            suspects.waited(1, Activity::new(Kind::Poll, op, 64), evidence::thread_id());
+        }
+        assert_eq!((suspects.asked, suspects.known.len()), (ASKED, 1_000));
+    }
+}
