@@ -42,6 +42,8 @@ pub(crate) struct Episode {
     /// None where it is not reported.
     id: Option<u64>,
     opened: u64,
+    /// When what it was opened for began.
+    began: u64,
     /// The last look that saw it.
     pub(crate) seen: u64,
     parts: HashMap<u32, Part>,
@@ -60,14 +62,15 @@ pub(crate) struct Episode {
 }
 
 impl Episode {
-    pub(crate) fn new(id: Option<u64>, now: u64, carried: u64) -> Self {
+    pub(crate) fn new(id: Option<u64>, now: u64, carried: u64, most_at_once: u64) -> Self {
         Self {
             id,
             opened: now,
+            began: now,
             seen: now,
             parts: HashMap::new(),
             most_waiting: 0,
-            most_at_once: 0,
+            most_at_once,
             longest_wait: 0,
             latest: None,
             delay: 0,
@@ -116,6 +119,13 @@ impl Episode {
         self.most_waiting = self.most_waiting.max(all_waiting);
         self.most_at_once = self.most_at_once.max(all_waiting + all_held);
         self.conclude(key);
+        if self.reports == 0 {
+            // The delay of the first look is that of the oldest, or of what has ended: an average has to do.
+            self.began = self
+                .seen
+                .saturating_sub(self.delay / self.calls.max(1))
+                .min(self.seen.saturating_sub(self.longest_wait));
+        }
     }
 }
 
@@ -235,7 +245,7 @@ impl Episode {
             id: self.id?,
             state,
             opened_after: Duration::from_nanos(self.opened.saturating_sub(started)),
-            duration: Duration::from_nanos(self.seen.saturating_sub(self.opened)),
+            duration: Duration::from_nanos(self.seen.saturating_sub(self.began)),
             cause: diagnosis.cause,
             detail: diagnosis.detail,
             op: site.name,

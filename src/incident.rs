@@ -31,7 +31,7 @@ pub struct Incident {
     /// From the detector's start to the opening.
     #[cfg_attr(feature = "serde", serde(rename = "opened_after_us", serialize_with = "crate::wire::us"))]
     pub opened_after: Duration,
-    /// From the opening to the last look that still saw it.
+    /// From the beginning of the oldest delay, before the opening, to the last look that still saw it.
     #[cfg_attr(feature = "serde", serde(rename = "duration_us", serialize_with = "crate::wire::us"))]
     pub duration: Duration,
     /// What is at fault, as far as the evidence goes.
@@ -149,22 +149,39 @@ impl IncidentChange {
     }
 }
 
-/// One sentence for a person on call.
+/// For a person on call: what happens, and what to do about it.
 impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.state == State::Closed {
-            write!(f, "over after {:.1?}, {} affected for {:.1?} in all: ", self.duration, self.calls, self.delay)?;
-        }
-        self.diagnosis.fmt(f)
+        write!(f, "{}. {}", self.finding(), self.diagnosis.advice.text)
     }
 }
 
+impl Incident {
+    /// What happens, without the advice.
+    pub(crate) fn finding(&self) -> String {
+        let Self { duration, calls, delay, .. } = self;
+        match self.state {
+            State::Open => self.diagnosis.finding(),
+            State::Closed => format!(
+                "over after {duration:.1?}, {calls} affected for {delay:.1?} in all: {}",
+                self.diagnosis.finding()
+            ),
+        }
+    }
+}
+
+/// For a person on call: what happens, and what to do about it.
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.cause.name())?;
-        if let Some(detail) = self.detail {
-            write!(f, " ({detail})")?;
+        write!(f, "{}. {}", self.finding(), self.advice.text)
+    }
+}
+
+impl Diagnosis {
+    fn finding(&self) -> String {
+        match self.detail {
+            Some(detail) => format!("{} ({detail}): {}", self.cause, self.evidence),
+            None => format!("{}: {}", self.cause, self.evidence),
         }
-        write!(f, ": {}. {}", self.evidence, self.advice.text)
     }
 }

@@ -62,6 +62,30 @@ pub struct Ledger {
     pub longest_poll: Duration,
 }
 
+/// The ledger of several futures together; `longest_poll` is the longest of any.
+impl std::ops::AddAssign for Ledger {
+    fn add_assign(&mut self, more: Self) {
+        self.polling += more.polling;
+        self.scheduled += more.scheduled;
+        self.blocking_queue += more.blocking_queue;
+        self.blocking_execution += more.blocking_execution;
+        self.waiting += more.waiting;
+        self.other += more.other;
+        self.total += more.total;
+        self.polls += more.polls;
+        self.longest_poll = self.longest_poll.max(more.longest_poll);
+    }
+}
+
+impl std::iter::Sum for Ledger {
+    fn sum<I: Iterator<Item = Self>>(ledgers: I) -> Self {
+        ledgers.fold(Self::default(), |mut sum, ledger| {
+            sum += ledger;
+            sum
+        })
+    }
+}
+
 /// The classes that a gap can be in, as they stand in its word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
@@ -418,6 +442,32 @@ mod tests {
             longest_poll: nanos(3),
         };
         assert_eq!(ledger, expected);
+    }
+
+    #[test]
+    fn ledgers_add_up() {
+        let of = |seconds| {
+            let second = Duration::from_secs(seconds);
+            Ledger {
+                polling: second,
+                waiting: second,
+                total: 2 * second,
+                polls: 3,
+                longest_poll: second,
+                ..Ledger::default()
+            }
+        };
+        let sum: Ledger = [of(1), of(5), of(2)].into_iter().sum();
+        let seconds = Duration::from_secs;
+        let expected = Ledger {
+            polling: seconds(8),
+            waiting: seconds(8),
+            total: seconds(16),
+            polls: 9,
+            longest_poll: seconds(5),
+            ..Ledger::default()
+        };
+        assert_eq!(sum, expected);
     }
 
     #[test]

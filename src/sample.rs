@@ -1,7 +1,7 @@
 //! One look at the process, as plain data: what a decision rests on.
 
 use crate::clock;
-use crate::figures::count;
+use crate::figures::{CallFigures, count};
 use crate::op::{self, Op};
 use crate::pause::Pauses;
 use crate::slot::{self, Kind};
@@ -32,6 +32,7 @@ pub(crate) struct OpSample {
     pub(crate) site: Site,
     pub(crate) long_poll_limit: u64,
     pub(crate) queue_wait_limit: u64,
+    pub(crate) executing: u64,
     pub(crate) queued: u64,
     /// When the oldest queued call was made, or somewhat later.
     pub(crate) oldest_queued: Option<u64>,
@@ -224,6 +225,7 @@ fn of_op(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         site: Site { index: op.index, name: op.name, location: op.location, runtime: op.runtime },
         long_poll_limit: op.long_poll_limit(),
         queue_wait_limit: op.queue_wait_limit(),
+        executing: op.known_calls().map_or(0, CallFigures::executing),
         queued: op.queued.waiting(),
         oldest_queued: op.queued.oldest().map(arrived),
         waits: waits.map_or(0, |waits| waits.pending.waiting()),

@@ -26,6 +26,16 @@ struct History {
     carried: u64,
 }
 
+/// The most calls that a pool had at once lately: in this stretch of time and in the one before.
+#[derive(Debug, Default)]
+struct Crowd {
+    most: u64,
+    most_before: u64,
+}
+
+/// How long such a stretch is.
+const STRETCH: u64 = 5_000_000_000;
+
 /// Turns looks into incidents.
 #[derive(Debug)]
 pub(crate) struct Tracker {
@@ -37,6 +47,7 @@ pub(crate) struct Tracker {
     next_id: u64,
     open: HashMap<Key, Episode>,
     history: HashMap<Key, History>,
+    crowds: HashMap<Key, Crowd>,
     closed: VecDeque<Arc<Incident>>,
     /// By op: what had been counted at the last look; empty before the first.
     before: Option<Vec<Counted>>,
@@ -57,6 +68,7 @@ impl Tracker {
             next_id: 1,
             open: HashMap::new(),
             history: HashMap::new(),
+            crowds: HashMap::new(),
             closed: VecDeque::new(),
             before: None,
             withheld: Vec::new(),
@@ -86,6 +98,7 @@ impl Tracker {
     /// Takes in a look.
     pub(crate) fn look(&mut self, sample: &Sample) -> Vec<IncidentChange> {
         let fresh = self.count(sample);
+        self.count_crowds(sample);
         let mut changes = Vec::new();
         for key in keys(sample, &fresh) {
             if !self.open.contains_key(&key) && !self.open(key, sample) {
@@ -104,6 +117,24 @@ impl Tracker {
         let mut changes = Vec::new();
         self.close(now, 0, &mut changes);
         changes
+    }
+
+    /// Keeps the most that each pool had at once: an episode opens when the first of its calls may have ended already.
+    fn count_crowds(&mut self, sample: &Sample) {
+        if sample.now / STRETCH != sample.previous / STRETCH {
+            self.crowds.retain(|_, crowd| {
+                crowd.most_before = std::mem::take(&mut crowd.most);
+                crowd.most_before > 0
+            });
+        }
+        let mut counted: HashMap<Key, u64> = HashMap::new();
+        for op in sample.ops.iter().filter(|op| op.queued + op.executing > 0) {
+            *counted.entry(pool_of(op)).or_default() += op.queued + op.executing;
+        }
+        for (pool, count) in counted {
+            let crowd = self.crowds.entry(pool).or_default();
+            crowd.most = crowd.most.max(count);
+        }
     }
 
     /// What each op of the sample has counted since the last look.
@@ -159,7 +190,8 @@ impl Tracker {
             None
         };
         let carried = if id.is_some() { std::mem::take(&mut history.carried) } else { 0 };
-        self.open.insert(key, Episode::new(id, sample.now, carried));
+        let most_at_once = self.crowds.get(&key).map_or(0, |crowd| crowd.most.max(crowd.most_before));
+        self.open.insert(key, Episode::new(id, sample.now, carried, most_at_once));
         true
     }
 
@@ -232,6 +264,7 @@ mod tests {
             site: Site { index, name, location: Location::caller(), runtime },
             long_poll_limit: 25 * MS,
             queue_wait_limit: 50 * MS,
+            executing: 0,
             queued: 0,
             oldest_queued: None,
             waits: 0,
@@ -375,6 +408,21 @@ mod tests {
         assert_eq!(culprits, [("trace", 4, Some(1.0))]);
         assert_eq!(incident.diagnosis.victims.iter().map(|victim| victim.op).collect::<Vec<_>>(), ["eth"]);
         assert_eq!(incident.diagnosis.advice.action.name(), "bound_cpu_pool");
+    }
+
+    #[test]
+    fn the_advised_pool_counts_calls_that_ended_before_the_opening() {
+        let mut time = Timeline::new(vec![site(1, "call", Some(runtime_id()))]);
+        (time.sample.ops[0].executing, time.sample.ops[0].queued) = (2, 10);
+        time.pass(40);
+        (time.sample.ops[0].executing, time.sample.ops[0].queued) = (2, 8);
+        time.sample.ops[0].counted =
+            Counted { ended: 2, cpu: 1, cpu_known_execution: 80 * MS, execution_time: 80 * MS, ..Counted::default() };
+        time.sample.executions = vec![Held { op: 1, since: 45 * MS }; 2];
+        time.sample.ops[0].oldest_queued = Some(0);
+        time.pass(20);
+        let Some(last) = time.changes.last() else { panic!("a call has waited for 60 ms") };
+        assert!(last.incident().diagnosis.advice.text.contains("(seen: 12)"), "{}", last.incident());
     }
 
     #[test]

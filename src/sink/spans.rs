@@ -106,7 +106,8 @@ fn event(span: &Span, incident: &Incident, state: &'static str) {
                 calls = number(incident.calls),
                 delay_us = micros(incident.delay),
                 suppressed = number(incident.suppressed),
-                "{state}: {incident}",
+                "{state}: {}",
+                incident.finding(),
             )
         };
     }
