@@ -18,6 +18,8 @@ pub struct Builder {
     pub(crate) warm_up: Duration,
     pub(crate) window: Duration,
     pub(crate) own_limits: Vec<OwnLimits>,
+    /// A setting of a single op that was given zero.
+    zero: Option<&'static str>,
     pub(crate) sinks: Vec<Box<dyn Sink>>,
     pub(crate) handles: Vec<Handle>,
 }
@@ -31,6 +33,7 @@ impl Default for Builder {
             warm_up: DEFAULT_WARM_UP,
             window: DEFAULT_WINDOW,
             own_limits: Vec::new(),
+            zero: None,
             sinks: Vec::new(),
             handles: Vec::new(),
         }
@@ -96,7 +99,7 @@ impl Builder {
     ///
     /// [`Duration::MAX`] means never.
     pub fn long_poll_of(mut self, op: &'static str, threshold: Duration) -> Self {
-        self.own_limits_of(op).long_poll = nanos(threshold);
+        self.own_limits_of(op, "long_poll_of", threshold).long_poll = nanos(threshold);
         self
     }
 
@@ -104,11 +107,14 @@ impl Builder {
     ///
     /// [`Duration::MAX`] means never.
     pub fn queue_wait_of(mut self, op: &'static str, floor: Duration) -> Self {
-        self.own_limits_of(op).queue_wait = nanos(floor);
+        self.own_limits_of(op, "queue_wait_of", floor).queue_wait = nanos(floor);
         self
     }
 
-    fn own_limits_of(&mut self, name: &'static str) -> &mut OwnLimits {
+    fn own_limits_of(&mut self, name: &'static str, setting: &'static str, limit: Duration) -> &mut OwnLimits {
+        if limit.is_zero() {
+            self.zero = Some(setting);
+        }
         let name = op::shown(name);
         let at = self.own_limits.iter().position(|own| own.name == name).unwrap_or_else(|| {
             self.own_limits.push(OwnLimits { name, long_poll: 0, queue_wait: 0 });
@@ -125,7 +131,9 @@ impl Builder {
 
     /// Attaches the detector to a runtime before it starts; without this it attaches to the current one.
     pub fn attach(mut self, handle: &Handle) -> Self {
-        self.handles.push(handle.clone());
+        if self.handles.iter().all(|known| known.id() != handle.id()) {
+            self.handles.push(handle.clone());
+        }
         self
     }
 
@@ -145,6 +153,9 @@ impl Builder {
             if duration.is_zero() {
                 return Err(StartError::Zero(what));
             }
+        }
+        if let Some(what) = self.zero {
+            return Err(StartError::Zero(what));
         }
         Detector::from_builder(self)
     }

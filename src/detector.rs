@@ -157,7 +157,8 @@ impl Detector {
     pub fn diagnose(&self) -> Diagnosis {
         let now = Duration::from_nanos(clock::now().saturating_sub(self.started));
         let within = |incident: &Arc<Incident>| {
-            incident.state == State::Open || incident.opened_after + incident.duration + self.window >= now
+            incident.state == State::Open
+                || (incident.opened_after + incident.duration).saturating_add(self.window) >= now
         };
         self.incidents()
             .into_iter()

@@ -175,7 +175,9 @@ impl Sample {
 
     fn look_at(&mut self, slot: &'static slot::Slot) {
         let mut overdue = None;
-        for activity in slot.activities().into_iter().flatten() {
+        let activities = slot.activities();
+        let blamed = slot.blamed();
+        for activity in activities.into_iter().flatten() {
             self.busy = true;
             // An op whose place is not filled in yet was met this very moment.
             let Some(op) = op::get(activity.op()) else { continue };
@@ -185,6 +187,8 @@ impl Sample {
                 // What is polled inside an execution holds up no worker.
                 break;
             }
+            // What an inner poll took has been reported for that one.
+            let start = start.max(blamed).min(self.now);
             let (age, limit) = (self.now - start, op.long_poll_limit());
             if age < limit / 2 {
                 continue;

@@ -112,6 +112,8 @@ pub(crate) struct Slot {
     figures: [AtomicPtr<Shards>; MAX_OPS / SHARDS],
     /// The owner's thread id as the system calls it; 0 where it does not tell.
     tid: AtomicU32,
+    /// Up to when an activity inside the open ones has been reported, as [`Own::blame`] tells it the observer.
+    blamed: AtomicU64,
     claimed: AtomicBool,
     next: Option<&'static Slot>,
 }
@@ -139,6 +141,7 @@ impl Slot {
                 frames: Frames::new(),
                 figures: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
                 tid: AtomicU32::new(0),
+                blamed: AtomicU64::new(0),
                 claimed: AtomicBool::new(true),
                 next: None,
             }));
@@ -165,6 +168,7 @@ impl Slot {
         for depth in 0..DEPTH {
             self.frames.clear(depth);
         }
+        self.blamed.store(0, Ordering::Relaxed);
         // Release: pairs with the Acquire of `claim`.
         self.claimed.store(false, Ordering::Release);
     }
@@ -172,6 +176,12 @@ impl Slot {
     /// What the owner is doing, from the outermost activity inwards.
     pub(crate) fn activities(&self) -> [Option<Activity>; DEPTH] {
         self.frames.read()
+    }
+
+    /// Up to when an activity inside the open ones has been reported: no fault of those around it.
+    pub(crate) fn blamed(&self) -> u64 {
+        // Relaxed: the Release of the frame's `clear` comes after it.
+        self.blamed.load(crate::sync::Ordering::Relaxed)
     }
 
     /// The owner's thread id as the system calls it.
@@ -319,6 +329,8 @@ impl Own {
             // Rounded up: what ended before the outermost activity began lies outside it.
             self.slot.activities()[0].map_or(start, |activity| activity.start(end) + (1 << UNIT_SHIFT))
         };
+        // Relaxed: published by the Release of `leave`, which follows.
+        self.slot.blamed.store(end, Ordering::Relaxed);
         LOCAL.with(|local| {
             let (reported, until) = local.blamed.get();
             let in_root = if until >= root { reported } else { 0 };
