@@ -62,8 +62,7 @@ fn drive(scale: Scale) {
         .output()
         .unwrap();
     if !output.status.success() {
-        println!("Nothing counted: the runner failed, see above.");
-        return;
+        println!("The runner failed, see above. What it had counted until then:");
     }
     report(&counts(&String::from_utf8(output.stdout).unwrap()), scale);
 }
@@ -152,10 +151,10 @@ mod callgrind {
     #[bench::bare_many(bare(MANY))]
     #[bench::alone_few(alone(FEW))]
     #[bench::alone_many(alone(MANY))]
-    #[bench::observed_few(observed(FEW))]
-    #[bench::observed_many(observed(MANY))]
     #[bench::tokio_metrics_few(tokio_metrics(FEW))]
     #[bench::tokio_metrics_many(tokio_metrics(MANY))]
+    #[bench::observed_few(observed(FEW))]
+    #[bench::observed_many(observed(MANY))]
     fn polls<F: Task>(prepared: Prepared<F>) -> Prepared<()> {
         let Prepared { runtime, task, _detector } = prepared;
         runtime.block_on(runtime.spawn(task)).unwrap();

@@ -1,7 +1,8 @@
 //! The observing thread's share of a core, with nothing in flight and busy.
 //!
 //! The thread's own CPU time, as the detector's snapshot reports it, over the wall time of a few seconds; on Linux checked
-//! against what the kernel's scheduler says about the thread of that name. Three loads, with a pause in between:
+//! against what the kernel's scheduler says about the thread of that name. Beside it runs a thread that only wakes up as
+//! often and does nothing: what that costs is the machine's price for a tick, not the observer's work. Three loads:
 //!
 //! - nothing in flight: a runtime that does nothing;
 //! - busy: two workers that poll 64 instrumented tasks over 16 ops all the time, while eight of the tasks make blocking calls;
@@ -21,7 +22,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use starvation::Detector;
-use support::{Budgets, Scale, Yields, start_detector};
+use support::{Budgets, Scale, Yields, cpu_time_of, start_detector};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -51,47 +52,55 @@ fn main() {
 }
 
 fn share(budgets: &mut Budgets, detector: &Detector, watched_for: Duration, load: &str, at_most: f64) {
-    let before = (own_cpu(detector), kernel_cpu(), ticks(detector));
-    let start = Instant::now();
-    std::thread::sleep(watched_for);
-    let wall = start.elapsed();
-    let after = (own_cpu(detector), kernel_cpu(), ticks(detector));
+    let looks = || detector.snapshot().observer.ticks;
+    let (before, start) = (looks(), Instant::now());
+    std::thread::sleep(watched_for / 8);
+    let period = start.elapsed().div_f64((looks() - before).max(1) as f64);
 
-    let percent = |before: Option<Duration>, after: Option<Duration>| match (before, after) {
-        (Some(before), Some(after)) => 100.0 * after.saturating_sub(before).as_secs_f64() / wall.as_secs_f64(),
-        _ => f64::NAN,
-    };
-    let kernel = percent(before.1, after.1);
-    let per_second = (after.2 - before.2) as f64 / wall.as_secs_f64();
-    println!("{load}: {per_second:.0} ticks a second; the kernel says {kernel:.3} %");
-    budgets.promise(load, percent(before.0, after.0), at_most, "%");
-    budgets.note(format!("{load}, by the kernel"), kernel, "%");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let sleeper = || {
+            while !over.load(Ordering::Relaxed) {
+                std::thread::park_timeout(period);
+            }
+        };
+        std::thread::Builder::new().name("sleeper".into()).spawn_scoped(scope, sleeper).unwrap();
+        std::thread::sleep(period);
+
+        let (before, start) = (Usage::now(detector), Instant::now());
+        std::thread::sleep(watched_for);
+        let (after, wall) = (Usage::now(detector), start.elapsed());
+        over.store(true, Ordering::Relaxed);
+
+        let percent = |before: Option<Duration>, after: Option<Duration>| match (before, after) {
+            (Some(before), Some(after)) => 100.0 * after.saturating_sub(before).as_secs_f64() / wall.as_secs_f64(),
+            _ => f64::NAN,
+        };
+        println!("{load}: {:.0} ticks a second", (after.ticks - before.ticks) as f64 / wall.as_secs_f64());
+        budgets.promise(load, percent(before.told, after.told), at_most, "%");
+        budgets.note(format!("{load}, by the kernel"), percent(before.kernel, after.kernel), "%");
+        budgets.note(format!("{load}, a thread that only wakes up"), percent(before.sleeper, after.sleeper), "%");
+    });
 }
 
-fn own_cpu(detector: &Detector) -> Option<Duration> {
-    detector.snapshot().observer.cpu
+/// What has been used up to now.
+struct Usage {
+    told: Option<Duration>,
+    kernel: Option<Duration>,
+    sleeper: Option<Duration>,
+    ticks: u64,
 }
 
-fn ticks(detector: &Detector) -> u64 {
-    detector.snapshot().observer.ticks
-}
-
-/// CPU time of the thread named `starvation`, where the kernel tells.
-#[cfg(target_os = "linux")]
-fn kernel_cpu() -> Option<Duration> {
-    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
-    let thread = tasks
-        .flatten()
-        .map(|task| task.path())
-        .find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == "starvation"))?;
-    let schedstat = std::fs::read_to_string(thread.join("schedstat")).ok()?;
-    let nanos = schedstat.split_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(nanos))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn kernel_cpu() -> Option<Duration> {
-    None
+impl Usage {
+    fn now(detector: &Detector) -> Self {
+        let observer = detector.snapshot().observer;
+        Self {
+            told: observer.cpu,
+            kernel: cpu_time_of("starvation"),
+            sleeper: cpu_time_of("sleeper"),
+            ticks: observer.ticks,
+        }
+    }
 }
 
 struct Load {

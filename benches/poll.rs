@@ -9,7 +9,8 @@
 //! Two kinds of tasks, because being woken costs something, too: "yields" wakes itself in its poll and is pending, 2000
 //! times; "relay" is two tasks that wake each other in turn, as those do that talk over a channel.
 //!
-//! Two workers: nanoseconds are wall time times two workers over polls.
+//! Two workers: nanoseconds are wall time times two workers over polls. Both must have a core: how many cores the
+//! process had is printed, and where they were fewer the figure says so, for then nothing is ever written by two at once.
 //!
 //! ```text
 //! cargo bench --bench poll
@@ -28,7 +29,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use futures_util::task::AtomicWaker;
-use support::{Budgets, Scale, Yields, added, interleave, median, nanos_each, spread, start_detector};
+use support::{Budgets, Scale, Yields, added, cpu_time, interleave, median, nanos_each, spread, start_detector};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_metrics::TaskMonitor;
@@ -75,7 +76,11 @@ fn compare(budgets: &mut Budgets, scale: Scale, name: &str, workers: u32, runtim
     let measure = |variant| f64::from(workers) * round(runtime, kind, variant, polls, &monitor);
 
     interleave::<4>(scale.pick(20, 5, 1), measure);
+    let (cpu_before, start) = (cpu_time(), Instant::now());
     let columns = interleave::<4>(scale.pick(250, 30, 2), measure);
+    let cores = cpu_time()
+        .zip(cpu_before)
+        .map(|(after, before)| after.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64());
 
     let [ours, tokio_metrics, two_instants] =
         [OURS, TOKIO_METRICS, TWO_INSTANTS].map(|variant| added(&columns[variant], &columns[BARE]));
@@ -85,6 +90,13 @@ fn compare(budgets: &mut Budgets, scale: Scale, name: &str, workers: u32, runtim
     println!("  tokio-metrics adds       {}", spread(&tokio_metrics, "ns"));
     println!("  two Instant::now() add   {}", spread(&two_instants, "ns"));
 
+    let mut name = name.to_owned();
+    if let Some(cores) = cores {
+        println!("  cores in use             {cores:.2}");
+        if cores < 0.8 * f64::from(workers) {
+            name += &format!(" (on {cores:.1} cores only)");
+        }
+    }
     budgets.promise(format!("{name}: instrument_future"), median(&ours) / median(&tokio_metrics), 0.30, "x");
     budgets.note(format!("{name}: two Instant::now()"), median(&two_instants) / median(&tokio_metrics), "x");
 }

@@ -118,12 +118,13 @@ impl Budgets {
         if scale != Scale::Full {
             println!("  ({scale:?} run: too short for figures to rely on)");
         }
-        println!("  {:<62} {:>14} {:>12}  verdict", "what", "measured", "at most");
+        let width = self.lines.iter().map(|line| line.what.len()).max().unwrap_or(0);
+        println!("  {:<width$} {:>12} {:>12}  verdict", "what", "measured", "at most");
         for line in &self.lines {
             let at_most = line.at_most.map_or("-".into(), |b| format!("{} {}", figure(b), line.unit));
             let measured = format!("{} {}", figure(line.measured), line.unit);
             let verdict = if scale == Scale::Smoke { String::new() } else { line.verdict() };
-            println!("  {:<62} {:>14} {:>12}  {verdict}", line.what, measured, at_most);
+            println!("  {:<width$} {measured:>12} {at_most:>12}  {verdict}", line.what);
         }
     }
 }
@@ -158,6 +159,40 @@ pub(crate) fn start_detector(runtime: &Runtime) -> Detector {
     };
     std::thread::sleep(Duration::from_millis(500));
     detector
+}
+
+/// CPU time of all threads of this process that are alive, where the kernel tells.
+#[cfg(target_os = "linux")]
+pub(crate) fn cpu_time() -> Option<Duration> {
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    let of = |thread: std::fs::DirEntry| schedstat(&thread.path());
+    Some(threads.flatten().filter_map(of).sum())
+}
+
+/// CPU time of the thread of that name, where the kernel tells.
+#[cfg(target_os = "linux")]
+pub(crate) fn cpu_time_of(name: &str) -> Option<Duration> {
+    let mut threads = std::fs::read_dir("/proc/self/task").ok()?.flatten().map(|thread| thread.path());
+    let named = |thread: &std::path::PathBuf| {
+        std::fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    schedstat(&threads.find(named)?)
+}
+
+#[cfg(target_os = "linux")]
+fn schedstat(thread: &std::path::Path) -> Option<Duration> {
+    let schedstat = std::fs::read_to_string(thread.join("schedstat")).ok()?;
+    schedstat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn cpu_time() -> Option<Duration> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn cpu_time_of(_: &str) -> Option<Duration> {
+    None
 }
 
 /// A future that yields so many times and is ready then: it wakes itself and is pending.
