@@ -59,7 +59,7 @@ impl Builder {
     /// How long one poll of a watched future, or its drop, may take. Default: [`DEFAULT_LONG_POLL`].
     ///
     /// A poll at or over it is an incident while it still runs. It costs nothing to lower it, but for the observer's
-    /// sleep: with nothing in flight it looks once in the shortest limit.
+    /// sleep: with nothing in flight it looks once in the shortest limit and a tick.
     pub fn long_poll(mut self, threshold: Duration) -> Self {
         self.long_poll = threshold;
         self

@@ -14,26 +14,31 @@ use crate::clock;
 use crate::figures::{CallFigures, count};
 use crate::ledger::Change;
 use crate::op::{self, Op};
+use crate::rouse;
 use crate::scope::Enclosing;
 use crate::slot::{self, Activity, Kind};
 use crate::timing::{CallTiming, Marks, Outcome};
 use crate::trace::{self, CallTrace, QueuedTrace};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The call has been handed to its pool.
-const SUBMITTED: u32 = 1;
-const STARTED: u32 = 1 << 1;
-const ENDED: u32 = 1 << 2;
+const STARTED: u32 = 1;
+const ENDED: u32 = 1 << 1;
 /// A task waits for the result.
-const AWAITED: u32 = 1 << 3;
+const AWAITED: u32 = 1 << 2;
 /// The handle is gone, or the result taken: the call works for nobody any more.
-const RELEASED: u32 = 1 << 4;
-const PANICKED: u32 = 1 << 5;
-const REJECTED: u32 = 1 << 6;
+const RELEASED: u32 = 1 << 3;
+const PANICKED: u32 = 1 << 4;
+const REJECTED: u32 = 1 << 5;
 
 /// `cpu` where it is not known.
 const UNKNOWN: u64 = u64::MAX;
+
+thread_local! {
+    /// The call that this thread is handing to its pool. Only compared with, never followed.
+    static SUBMITTING: Cell<*const Call> = const { Cell::new(std::ptr::null()) };
+}
 
 /// The record that the closure and the handle share.
 #[derive(Debug)]
@@ -71,6 +76,7 @@ pub(crate) fn enqueue(op: &'static Op) -> (Queued, Arc<Call>) {
     let enclosing = Enclosing::current();
     let enqueued = clock::now();
     op.queued.enter(enqueued);
+    rouse::rouse();
     enclosing.change(Change { queued: 1, ..Change::default() }, enqueued);
     let call = Arc::new(Call {
         op,
@@ -86,11 +92,6 @@ pub(crate) fn enqueue(op: &'static Op) -> (Queued, Arc<Call>) {
 }
 
 impl Call {
-    /// The call is in its pool's hands.
-    pub(crate) fn submitted(&self) {
-        self.flag(SUBMITTED);
-    }
-
     fn calls(&self) -> &CallFigures {
         self.op.calls()
     }
@@ -142,8 +143,8 @@ impl Call {
     fn discard(&self) {
         let now = clock::now().max(self.enqueued);
         self.op.queued.leave(self.enqueued);
-        // Only while it is being handed over can it come back at once: the runtime has shut down before.
-        let rejected = self.flags.load(Ordering::Acquire) & SUBMITTED == 0;
+        // Dropped by the very thread that is handing it over: the runtime had shut down before.
+        let rejected = SUBMITTING.with(|submitting| std::ptr::eq(submitting.get(), self));
         let calls = self.calls();
         count(if rejected { &calls.rejected } else { &calls.cancelled }, 1);
         self.finish(now, if rejected { REJECTED } else { 0 }, Change { queued: -1, ..Change::default() });
@@ -225,7 +226,8 @@ fn execute<R>(call: Arc<Call>, f: impl FnOnce() -> R) -> R {
 
     impl Drop for Execution {
         fn drop(&mut self) {
-            let cpu = self.cpu.zip(clock::thread_cpu()).map(|(from, to)| to.saturating_sub(from));
+            let cpu =
+                self.cpu.and_then(|from| Some((from, clock::thread_cpu()?))).map(|(from, to)| to.saturating_sub(from));
             if let Some((own, depth)) = self.own {
                 own.leave(depth);
             }
@@ -237,7 +239,8 @@ fn execute<R>(call: Arc<Call>, f: impl FnOnce() -> R) -> R {
         let started = call.started.load(Ordering::Relaxed);
         (own, own.enter(Activity::new(Kind::Execution, call.op.index, started)))
     });
-    let mut execution = Execution { call, own, cpu: clock::thread_cpu(), returned: false };
+    let cpu = call.calls().asks_for_cpu().then(clock::thread_cpu).flatten();
+    let mut execution = Execution { call, own, cpu, returned: false };
     let result = f();
     execution.returned = true;
     drop(execution);
@@ -259,11 +262,20 @@ impl Claim {
         Self { call: Some(call), awaited: None }
     }
 
-    /// The call is in its pool's hands.
-    pub(crate) fn submitted(&self) {
-        if let Some(call) = &self.call {
-            call.submitted();
+    /// Hands the call's closure to its pool by `submit`.
+    pub(crate) fn submitting<R>(&self, submit: impl FnOnce() -> R) -> R {
+        /// Puts the outer call back, also when `submit` panics.
+        struct Restore(*const Call);
+
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                SUBMITTING.with(|submitting| submitting.set(self.0));
+            }
         }
+
+        let call = self.call.as_ref().map_or(std::ptr::null(), Arc::as_ptr);
+        let _restore = Restore(SUBMITTING.with(|submitting| submitting.replace(call)));
+        submit()
     }
 
     /// A task is about to ask for the result.

@@ -2,8 +2,8 @@
 //!
 //! Reading the time-stamp counter costs a third of reading the system's clock, but has to be calibrated first, which
 //! takes from half a millisecond to 200 ms: too long for anybody's worker. So readings come from
-//! [`std::time::Instant`] until [`calibrate`] has run, on the observing thread, and from `quanta` afterwards. Where the
-//! counter cannot be trusted `quanta` falls back to the system's clock by itself.
+//! [`std::time::Instant`] until [`calibrate`] has run, on the observing thread, and from the counter afterwards, by the
+//! scale that `quanta` has found. Where `quanta` does not trust the counter they go on coming from `Instant`.
 //!
 //! The two sources can disagree by the microsecond that passes while one is anchored in the other, and the counters of
 //! two cores by less. Every consumer therefore clamps: a later mark is never before an earlier one.
@@ -14,10 +14,43 @@ use std::time::{Duration, Instant};
 /// The counter, tied to the system's clock at one instant.
 struct Counter {
     clock: quanta::Clock,
-    /// The counter's raw reading at the instant of the anchor.
-    anchor: u64,
-    /// The nanoseconds since the origin at the same instant.
+    /// Nanoseconds of 2^32 ticks.
+    scale: u64,
+    /// The nanoseconds since the origin at tick 0, modulo 2^64.
     base: u64,
+}
+
+impl Counter {
+    /// None where `quanta` reads the system's clock, too.
+    fn calibrated() -> Option<Self> {
+        let clock = quanta::Clock::new();
+        let scale = clock.delta_as_nanos(0, 1 << 32);
+        // A tick is exactly a nanosecond where the ticks are those of the system's clock.
+        (scale != 1 << 32).then(|| {
+            let base = system_now();
+            let anchor = raw(&clock);
+            Self { base: base.wrapping_sub(scaled(anchor, scale)), clock, scale }
+        })
+    }
+}
+
+/// The counter's reading, inlined: `quanta`'s own is a call and a match.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn raw(_: &quanta::Clock) -> u64 {
+    // SAFETY: every x86_64 has the instruction; whether its readings are of use `quanta` has found out.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn raw(clock: &quanta::Clock) -> u64 {
+    clock.raw()
+}
+
+#[inline]
+fn scaled(ticks: u64, scale: u64) -> u64 {
+    ((u128::from(ticks) * u128::from(scale)) >> 32) as u64
 }
 
 static ORIGIN: OnceLock<Instant> = OnceLock::new();
@@ -27,7 +60,7 @@ static COUNTER: OnceLock<Counter> = OnceLock::new();
 #[inline]
 pub(crate) fn now() -> u64 {
     match COUNTER.get() {
-        Some(counter) => counter.base + counter.clock.delta_as_nanos(counter.anchor, counter.clock.raw()),
+        Some(counter) => counter.base.wrapping_add(scaled(raw(&counter.clock), counter.scale)),
         None => system_now(),
     }
 }
@@ -41,12 +74,12 @@ fn system_now() -> u64 {
 
 /// Switches this process to the calibrated counter. Takes up to 200 ms, once; called from the observing thread only.
 pub(crate) fn calibrate() {
-    COUNTER.get_or_init(|| {
-        let clock = quanta::Clock::new();
-        let base = system_now();
-        let anchor = clock.raw();
-        Counter { clock, anchor, base }
-    });
+    if COUNTER.get().is_none()
+        && let Some(counter) = Counter::calibrated()
+    {
+        // Only one detector runs at a time: nobody else has set it in between.
+        let _ = COUNTER.set(counter);
+    }
 }
 
 /// The CPU time that the calling thread has used, in nanoseconds; `None` where the system does not tell.

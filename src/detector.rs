@@ -26,8 +26,9 @@ use tokio::runtime::Handle;
 ///
 /// # Performance
 ///
-/// One thread named `starvation` that looks every [`tick`](Builder::tick) while anything is in flight, and otherwise
-/// once in the shortest limit; one thread per sink, asleep until there is something to report. See the benchmark
+/// One thread named `starvation` that looks every [`tick`](Builder::tick) while anything is in flight, once in the
+/// shortest limit and a tick while nothing is, and after a second of that sleeps until something begins; one thread per
+/// sink, asleep until there is something to report. See the benchmark
 /// `observer`.
 ///
 /// # Examples
@@ -129,6 +130,17 @@ impl Detector {
         }
         handles.push(handle.clone());
         Ok(())
+    }
+
+    /// Lets go of a runtime; tells whether the detector was attached to it.
+    ///
+    /// A handle keeps what remains of a runtime that has shut down in memory: in a program that makes and drops many,
+    /// detach from each.
+    pub fn detach(&self, handle: &Handle) -> bool {
+        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = handles.len();
+        handles.retain(|known| known.id() != handle.id());
+        handles.len() < before
     }
 
     /// All figures as they are now. For those of an interval take two and call [`Snapshot::since`].

@@ -4,6 +4,7 @@ use crate::clock;
 use crate::figures::{PollFigures, count};
 use crate::ledger::{Ledger, Tally};
 use crate::op::{self, Op};
+use crate::rouse;
 use crate::scope::{self, Moved, Watch};
 use crate::slot::{self, Activity, Kind};
 use crate::trace::{self, FutureTrace};
@@ -123,6 +124,8 @@ struct Begun {
     waker: Waker,
     /// The task's own waker, where it is not the one that polled first.
     moved_to: Option<Waker>,
+    /// The thread that polled last, and the op's figures there.
+    last: Option<(slot::Own, &'static PollFigures)>,
 }
 
 /// What the future's thread does with it.
@@ -145,7 +148,24 @@ impl Begun {
             waker: Waker::from(Arc::clone(&watch)),
             watch,
             moved_to: None,
+            last: None,
         }
+    }
+
+    /// The op's figures on the calling thread.
+    #[inline]
+    fn figures(&mut self, own: slot::Own) -> &'static PollFigures {
+        match self.last {
+            Some((last, figures)) if last.is(own) => figures,
+            _ => self.figures_elsewhere(own),
+        }
+    }
+
+    #[cold]
+    fn figures_elsewhere(&mut self, own: slot::Own) -> &'static PollFigures {
+        let figures = own.figures(self.op.index);
+        self.last = Some((own, figures));
+        figures
     }
 
     /// Sees to it that whoever polls now is the one to be woken.
@@ -191,7 +211,7 @@ impl Account {
                 (if spawned { waited } else { 0 }, self.begun.insert(begun))
             }
         };
-        let own = slot::own().map(|own| (own, own.figures(begun.op.index)));
+        let own = slot::own().map(|own| (own, begun.figures(own)));
         if let Some((_, figures)) = own
             && latency != 0
         {
@@ -199,8 +219,13 @@ impl Account {
         }
         let _entered = self.trace.as_ref().map(|trace| trace.enter());
         let depth = own.map_or(0, |(own, _)| own.enter(Activity::new(Kind::Poll, begun.op.index, start)));
-        let timed = Timed { tally: &mut self.tally, begun, own, depth, start, turn };
-        scope::within(&timed.begun.watch, || f(&timed.begun.waker))
+        rouse::rouse();
+        let mut timed = Timed { tally: &mut self.tally, begun, own, depth, start, turn };
+        let result = scope::within(&timed.begun.watch, || f(&timed.begun.waker));
+        // Here, where it is inlined; the drop is for panics.
+        timed.end();
+        std::mem::forget(timed);
+        result
     }
 
     /// The future is gone: its account goes into its span.
@@ -226,8 +251,15 @@ struct Timed<'a> {
 }
 
 impl Drop for Timed<'_> {
-    #[inline]
+    #[cold]
     fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Timed<'_> {
+    #[inline(always)]
+    fn end(&mut self) {
         let end = clock::now();
         let took = match self.turn {
             Turn::Poll => self.tally.end(end, &self.begun.watch.gap),

@@ -29,7 +29,6 @@ pub fn instrument_job<F, R>(op: &'static str, f: F) -> impl FnOnce() -> R
 where
     F: FnOnce() -> R,
 {
-    let (queued, call) = call::enqueue(op::intern(op, Location::caller(), None));
-    call.submitted();
+    let (queued, _) = call::enqueue(op::intern(op, Location::caller(), None));
     move || queued.run(f)
 }

@@ -366,6 +366,7 @@ impl Tally {
     }
 
     /// The drop that began last ends, and with it the future.
+    #[inline(always)]
     pub(crate) fn end_drop(&mut self, now: u64) -> u64 {
         let took = now.saturating_sub(self.edge);
         self.polling += took;
@@ -373,6 +374,7 @@ impl Tally {
         took
     }
 
+    #[inline(always)]
     fn end_last(&mut self, now: u64) -> u64 {
         let took = self.end_drop(now);
         self.longest = self.longest.max(took);

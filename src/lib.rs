@@ -76,6 +76,7 @@ mod judge;
 mod ledger;
 mod op;
 mod pause;
+mod rouse;
 mod runtime;
 mod sample;
 mod scope;

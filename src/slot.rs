@@ -293,6 +293,12 @@ fn claim(local: &Local) -> Option<Own> {
 }
 
 impl Own {
+    /// Whether both are of one thread.
+    #[inline]
+    pub(crate) fn is(self, other: Self) -> bool {
+        std::ptr::eq(self.slot, other.slot)
+    }
+
     /// The thread starts an activity. Returns the depth to leave at.
     #[inline]
     pub(crate) fn enter(self, activity: Activity) -> usize {

@@ -5,6 +5,7 @@ use crate::figures::count;
 use crate::future::current_runtime;
 use crate::ledger::Change;
 use crate::op::{self, Op};
+use crate::rouse;
 use crate::scope::Enclosing;
 use pin_project_lite::pin_project;
 use std::future::Future;
@@ -69,6 +70,7 @@ impl Pending {
     fn begin(op: &'static Op, since: u64) -> Self {
         let enclosing = Enclosing::current();
         op.waits().pending.enter(since);
+        rouse::rouse();
         enclosing.change(Change { waits: 1, ..Change::default() }, since);
         Self { op, since, enclosing }
     }

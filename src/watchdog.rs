@@ -6,6 +6,7 @@
 use crate::clock;
 use crate::figures::count;
 use crate::incident::{Incident, IncidentChange};
+use crate::rouse;
 use crate::sample::{ObserverFigures, Sample};
 use crate::sink::line::Line;
 use crate::tracker::Tracker;
@@ -23,8 +24,12 @@ const PUBLISH_EVERY: u64 = 10;
 const LATE: u64 = 10_000_000;
 /// What is less than this is how long it takes to wake a thread.
 const NOTICED: u64 = 1_000_000;
-/// It never sleeps longer than this.
+/// With nothing in flight it never sleeps longer than this, until it sleeps deeply.
 const LONGEST_SLEEP: u64 = 100_000_000;
+/// When nothing has been in flight for so long, it sleeps until something is.
+const AWAKE: u64 = 1_000_000_000;
+/// It stirs all the same, so that its own figures show it alive.
+const STIRS_EVERY: Duration = Duration::from_secs(10);
 
 /// How it watches, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
@@ -55,14 +60,18 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
         lines: Vec::new(),
         unpublished: false,
         looks: 0,
+        active: pace.started,
+        drowsy: false,
         pace,
     };
+    rouse::register(Some(thread::current()));
     // What is counted from here on is this detector's; the calibration comes second, since it takes a while.
     watchdog.look(shared, clock::now(), false);
     clock::calibrate();
     while let Some((now, late)) = watchdog.sleep(shared) {
         watchdog.look(shared, now, late);
     }
+    rouse::register(None);
     let last = watchdog.tracker.finish(clock::now());
     watchdog.report(shared, &last);
     watchdog.publish(shared);
@@ -79,6 +88,10 @@ struct Watchdog {
     /// Something has changed since the incidents were published.
     unpublished: bool,
     looks: u64,
+    /// When anything was last seen in flight.
+    active: u64,
+    /// It has said that it sleeps, and looks once more before it does.
+    drowsy: bool,
 }
 
 impl Watchdog {
@@ -86,7 +99,17 @@ impl Watchdog {
     fn sleep(&mut self, shared: &Shared) -> Option<(u64, bool)> {
         let from = clock::now();
         let busy = self.sample.busy || self.tracker.is_open();
-        let idle = self.pace.shortest_limit.clamp(self.pace.tick, LONGEST_SLEEP.max(self.pace.tick));
+        if busy || (self.drowsy && !rouse::is_asleep()) {
+            self.active = from;
+            self.drowsy = false;
+        } else if self.drowsy {
+            return self.sleep_deeply(shared);
+        } else if from.saturating_sub(self.active) >= AWAKE {
+            self.drowsy = true;
+            rouse::fall_asleep();
+        }
+        // What begins right after a look is seen before it is overdue by more than a tick.
+        let idle = self.pace.shortest_limit.saturating_add(self.pace.tick).min(LONGEST_SLEEP).max(self.pace.tick);
         let due = from.saturating_add(if busy { self.pace.tick } else { idle });
         let mut now = from;
         while now < due {
@@ -105,6 +128,21 @@ impl Watchdog {
             self.sample.pauses.add(if busy || !late { due } else { from }, now);
         }
         Some((now, late))
+    }
+
+    /// Sleeps until something begins, or for long.
+    fn sleep_deeply(&self, shared: &Shared) -> Option<(u64, bool)> {
+        let until = Instant::now() + STIRS_EVERY;
+        // Acquire: as in `sleep`.
+        while !shared.stop.load(Ordering::Acquire) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || !rouse::is_asleep() {
+                shared.figures.looked(0, false);
+                return Some((clock::now(), false));
+            }
+            thread::park_timeout(left);
+        }
+        None
     }
 
     fn look(&mut self, shared: &Shared, now: u64, late: bool) {
