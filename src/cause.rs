@@ -54,6 +54,8 @@ pub enum Action {
     Offload,
     /// Look at what is waited for.
     LookDownstream,
+    /// Look at the machine: its CPUs are short.
+    LookAtHost,
     /// Nothing, until more is known.
     None,
 }
@@ -68,6 +70,7 @@ impl Action {
             Self::SeparatePool => "separate_pool",
             Self::Offload => "offload",
             Self::LookDownstream => "look_downstream",
+            Self::LookAtHost => "look_at_host",
             Self::None => "none",
         }
     }

@@ -3,6 +3,7 @@
 use crate::incident::{Culprit, Diagnosis, Incident, IncidentChange, State, Victim};
 use crate::judge;
 use crate::sample::{Counted, Held, OpSample, Sample, Site};
+use crate::suspect::Share;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub(crate) struct Episode {
     most_waiting: u64,
     most_at_once: u64,
     longest_wait: u64,
+    /// Of how much time a thread that executes calls had no CPU.
+    without_cpu: Share,
     latest: Option<(Site, Diagnosis)>,
     delay: u64,
     calls: u64,
@@ -72,6 +75,7 @@ impl Episode {
             most_waiting: 0,
             most_at_once,
             longest_wait: 0,
+            without_cpu: Share::default(),
             latest: None,
             delay: 0,
             calls: 0,
@@ -90,6 +94,7 @@ impl Episode {
     /// A look shows the episode; `fresh` is what each op of the sample has counted since the look before.
     pub(crate) fn see(&mut self, key: Key, sample: &Sample, fresh: &[Counted]) {
         self.seen = sample.now;
+        self.without_cpu = self.without_cpu.plus(sample.without_cpu);
         let (mut all_held, mut all_waiting) = (0, 0);
         for (op, fresh) in sample.ops.iter().zip(fresh) {
             let index = op.site.index;
@@ -218,6 +223,7 @@ impl Episode {
             longest_wait: Duration::from_nanos(self.longest_wait),
             most_at_once: self.most_at_once,
             counted: self.parts.values().fold(Counted::default(), |sum, part| sum.plus(part.counted)),
+            without_cpu: self.without_cpu,
             history: holders.first().map_or_else(Counted::default, |first| first.history),
         };
         Some((site, judge::pool(culprits, victims, &pool)))

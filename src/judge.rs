@@ -3,11 +3,14 @@
 use crate::cause::{Action, Cause};
 use crate::incident::{Advice, Culprit, Diagnosis, Victim};
 use crate::sample::Counted;
+use crate::suspect::Share;
 use std::time::Duration;
 
 /// From this share of CPU time in their executions on calls count as computing, up to the other as waiting.
 const COMPUTES: f64 = 0.7;
 const WAITS: f64 = 0.3;
+/// From this percentage of time without a CPU on, what is slow about the pool's threads may not be their work.
+const STARVED: u64 = 30;
 /// An execution of up to so many times its op's average is no sign that it may never end.
 const AS_USUAL: u32 = 4;
 
@@ -59,6 +62,8 @@ pub(crate) struct Pool {
     pub(crate) counted: Counted,
     /// What the op that holds most of the threads has counted since the process started.
     pub(crate) history: Counted,
+    /// Of how much time a thread that executes calls had no CPU.
+    pub(crate) without_cpu: Share,
 }
 
 impl Pool {
@@ -81,7 +86,9 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
         format!("up to {} waited for a thread, the longest for {:.1?}", pool.most_waiting, pool.longest_wait)
     } else {
         let (calls, verb) = if pool.waiting == 1 { ("call", "waits") } else { ("calls", "wait") };
-        format!("{} {calls} {verb} for a thread, the oldest for {:.1?}", pool.waiting, pool.age)
+        // An age of 0 is younger than can be told.
+        let age = if pool.age.is_zero() { String::new() } else { format!(", the oldest for {:.1?}", pool.age) };
+        format!("{} {calls} {verb} for a thread{age}", pool.waiting)
     };
     let Some(first) = culprits.first() else {
         let text = "Wrap the other users of this pool (files, name lookups, stdin, other blocking calls) to see who \
@@ -117,6 +124,22 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
         (ended, _) => format!("{ended} have ended since"),
     };
     let share = pool.cpu_share();
+    if pool.without_cpu.is_at_least(STARVED) && share.is_none_or(|share| share < COMPUTES) {
+        let Share { part, of } = pool.without_cpu;
+        let text = "Look at what else uses this machine's CPUs: more threads would only share them out thinner";
+        return Diagnosis {
+            cause: Cause::Undetermined,
+            detail: Some("the pool's threads do not get the CPU: calls, or the machine"),
+            evidence: format!(
+                "{waiting}; {holders}; {progress}; a thread of the pool was ready to run and had no CPU for {} % of {:.1?}",
+                part * 100 / of,
+                Duration::from_nanos(of)
+            ),
+            advice: Advice { action: Action::LookAtHost, text: text.to_owned() },
+            culprits,
+            victims,
+        };
+    }
     let (detail, advice) = saturated(op, share, pool.most_at_once);
     let cpu = share.map_or_else(String::new, |share| format!(", {:.0} % of their time on a CPU", share * 100.0));
     Diagnosis {

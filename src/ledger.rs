@@ -127,6 +127,8 @@ pub(crate) struct Gap {
     /// When the future was woken since its last poll; 0 while it was not. In a poll, one of the two constants above: any
     /// time before the poll's end means that it is woken from its end on.
     woken: AtomicU64,
+    /// How many report in all: the sum of the three that follow, so that a poll that ends looks at one.
+    under_way: AtomicI32,
     executing: AtomicI32,
     queued: AtomicI32,
     waits: AtomicI32,
@@ -146,6 +148,7 @@ impl Gap {
         Self {
             word: AtomicU64::new(0),
             woken: AtomicU64::new(0),
+            under_way: AtomicI32::new(0),
             executing: AtomicI32::new(0),
             queued: AtomicI32::new(0),
             waits: AtomicI32::new(0),
@@ -157,9 +160,13 @@ impl Gap {
     pub(crate) fn change(&self, change: Change, now: u64) {
         // AcqRel on all three: whoever moves the word next must count this change, or this thread will move it.
         // Executing first: a call that starts must not look like none for an instant.
-        for (count, by) in
-            [(&self.executing, change.executing), (&self.queued, change.queued), (&self.waits, change.waits)]
-        {
+        let under_way = change.executing + change.queued + change.waits;
+        for (count, by) in [
+            (&self.executing, change.executing),
+            (&self.queued, change.queued),
+            (&self.waits, change.waits),
+            (&self.under_way, under_way),
+        ] {
             if by != 0 {
                 count.fetch_add(by, Ordering::AcqRel);
             }
@@ -209,10 +216,7 @@ impl Gap {
     #[inline]
     pub(crate) fn busy(&self) -> bool {
         // Relaxed: what the future itself started in its poll it sees; what others end in between costs a look.
-        let counts = self.executing.load(Ordering::Relaxed)
-            | self.queued.load(Ordering::Relaxed)
-            | self.waits.load(Ordering::Relaxed);
-        counts != 0
+        self.under_way.load(Ordering::Relaxed) != 0
     }
 
     fn class(&self) -> Class {
@@ -309,20 +313,32 @@ impl Tally {
     /// A poll begins, or the drop. `woken` is from [`Gap::take_woken`]. Returns how long the future had been woken.
     #[inline]
     pub(crate) fn begin(&mut self, now: u64, woken: u64, gap: &Gap) -> u64 {
-        let now = if self.armed { self.disarm(now, woken, gap) } else { now.max(self.edge) };
-        let at = if woken == 0 { now } else { woken.clamp(self.edge, now) };
         if self.armed {
-            self.armed = false;
-        } else {
-            self.spent[Class::Other as usize] += at - self.edge;
-            self.spent[Class::Scheduled as usize] += now - at;
+            return self.begin_armed(now, woken, gap);
         }
+        let now = now.max(self.edge);
+        let at = self.woken_at(now, woken);
+        self.spent[Class::Other as usize] += at - self.edge;
+        self.spent[Class::Scheduled as usize] += now - at;
+        self.edge = now;
+        now - at
+    }
+
+    #[inline]
+    fn woken_at(&self, now: u64, woken: u64) -> u64 {
+        if woken == 0 { now } else { woken.max(self.edge).min(now) }
+    }
+
+    #[cold]
+    fn begin_armed(&mut self, now: u64, woken: u64, gap: &Gap) -> u64 {
+        self.armed = false;
+        let now = self.disarm(now, woken, gap);
+        let at = self.woken_at(now, woken);
         self.edge = now;
         now - at
     }
 
     /// Books an armed gap, which ends now; returns when that is.
-    #[cold]
     fn disarm(&mut self, now: u64, woken: u64, gap: &Gap) -> u64 {
         let (since, class) = gap.disarm().unwrap_or((self.edge, Class::Other));
         let since = since.max(self.edge);

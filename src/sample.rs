@@ -5,7 +5,7 @@ use crate::figures::{CallFigures, count};
 use crate::op::{self, Op};
 use crate::pause::Pauses;
 use crate::slot::{self, Kind};
-use crate::suspect::Suspects;
+use crate::suspect::{PoolThread, Share, Suspects};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -144,7 +144,10 @@ pub(crate) struct Sample {
     pub(crate) ops: Vec<OpSample>,
     /// Anything is in flight.
     pub(crate) busy: bool,
+    /// While calls queue: of how much time since the last look a thread that executes calls had no CPU.
+    pub(crate) without_cpu: Share,
     pub(crate) suspects: Suspects,
+    pub(crate) pool_thread: PoolThread,
 }
 
 impl Sample {
@@ -162,9 +165,13 @@ impl Sample {
             self.ops.push(sample);
         }
         self.suspects.begin();
+        let mut executing = None;
         for slot in slot::all() {
-            self.look_at(slot);
+            self.look_at(slot, &mut executing);
         }
+        let queued = |op: &OpSample| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0;
+        let asked = executing.filter(|_| self.ops.iter().any(queued));
+        self.without_cpu = self.pool_thread.look(asked, now);
         let ops = &mut self.ops;
         self.suspects.ended(|op, waited| {
             if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == op) {
@@ -173,8 +180,9 @@ impl Sample {
         });
     }
 
-    fn look_at(&mut self, slot: &'static slot::Slot) {
-        let mut overdue = None;
+    /// `executing` becomes the first thread found that executes a call.
+    fn look_at(&mut self, slot: &'static slot::Slot, executing: &mut Option<u32>) {
+        let mut overdue: Option<(Held, u64)> = None;
         let activities = slot.activities();
         let blamed = slot.blamed();
         for activity in activities.into_iter().flatten() {
@@ -184,12 +192,17 @@ impl Sample {
             let start = activity.start(self.now);
             if activity.kind() == Kind::Execution {
                 self.executions.push(Held { op: op.index, since: start });
+                *executing = executing.or(slot.tid());
                 // What is polled inside an execution holds up no worker.
                 break;
             }
             // What an inner poll took has been reported for that one.
             let start = start.max(blamed).min(self.now);
             let (age, limit) = (self.now - start, op.long_poll_limit());
+            // The one around it may have come over its limit by this one alone, which will be over its own in a moment.
+            overdue = overdue.filter(|&(outer, outer_limit)| {
+                limit > outer_limit || start.saturating_sub(outer.since) >= outer_limit
+            });
             if age < limit / 2 {
                 continue;
             }
@@ -197,10 +210,10 @@ impl Sample {
             let without_cpu = self.suspects.waited(id, activity, slot.tid()).max(self.pauses.since(start));
             let since = start.saturating_add(without_cpu).min(self.now);
             if self.now - since >= limit {
-                overdue = Some(Held { op: op.index, since });
+                overdue = Some((Held { op: op.index, since }, limit));
             }
         }
-        self.overdue.extend(overdue);
+        self.overdue.extend(overdue.map(|(held, _)| held));
     }
 }
 

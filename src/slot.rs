@@ -43,8 +43,8 @@ pub(crate) struct Activity(u64);
 impl Activity {
     #[inline]
     pub(crate) fn new(kind: Kind, op: u32, start: u64) -> Self {
-        let time = (start >> UNIT_SHIFT) & TIME_MASK;
-        Self(time << (OP_BITS + KIND_BITS) | u64::from(op) << KIND_BITS | kind as u64)
+        // What does not fit into the time's bits the shift drops.
+        Self((start >> UNIT_SHIFT) << (OP_BITS + KIND_BITS) | u64::from(op) << KIND_BITS | kind as u64)
     }
 
     fn from_word(word: u64) -> Option<Self> {

@@ -67,6 +67,49 @@ impl Suspects {
     }
 }
 
+/// A part of a stretch of time, both in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) part: u64,
+    pub(crate) of: u64,
+}
+
+impl Share {
+    pub(crate) fn plus(self, more: Self) -> Self {
+        Self { part: self.part + more.part, of: self.of + more.of }
+    }
+
+    /// Whether the part is at least `percent` of it; not where nothing is known.
+    pub(crate) fn is_at_least(self, percent: u64) -> bool {
+        self.of > 0 && self.part.saturating_mul(100) >= self.of.saturating_mul(percent)
+    }
+}
+
+/// One of the threads that execute calls, for all of them: does it get the CPU when it wants to?
+#[derive(Debug, Default)]
+pub(crate) struct PoolThread {
+    /// Its id, the kernel's sum, and when that was.
+    last: Option<(u32, u64, u64)>,
+}
+
+impl PoolThread {
+    /// Of how much time since the last look the thread had no CPU; nothing where it is another one than then.
+    pub(crate) fn look(&mut self, tid: Option<u32>, now: u64) -> Share {
+        let last = self.last.take();
+        let Some((tid, sum)) = tid.and_then(|tid| Some((tid, evidence::run_queue_wait(tid)?))) else {
+            return Share::default();
+        };
+        self.last = Some((tid, sum, now));
+        match last {
+            Some((same, before, at)) if same == tid => {
+                let of = now.saturating_sub(at);
+                Share { part: sum.saturating_sub(before).min(of), of }
+            }
+            _ => Share::default(),
+        }
+    }
+}
+
 #[cfg(all(test, target_os = "linux", not(starvation_loom)))]
 mod tests {
     use super::*;
@@ -86,6 +129,17 @@ mod tests {
         suspects.begin();
         suspects.ended(|op, _| assert_eq!(op, 3));
         assert!(suspects.known.is_empty());
+    }
+
+    #[test]
+    fn a_share_is_of_one_thread_between_two_looks() {
+        let (mut thread, tid) = (PoolThread::default(), evidence::thread_id());
+        assert_eq!(thread.look(tid, 1_000), Share::default());
+        assert_eq!(thread.look(tid, 5_000).of, 4_000);
+        assert_eq!(thread.look(None, 6_000), Share::default());
+        assert_eq!(thread.look(tid, 7_000), Share::default());
+        assert!(Share { part: 30, of: 100 }.is_at_least(30) && !Share { part: 29, of: 100 }.is_at_least(30));
+        assert!(!Share::default().is_at_least(0));
     }
 
     #[test]

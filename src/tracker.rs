@@ -247,6 +247,7 @@ mod tests {
     use super::*;
     use crate::cause::Cause;
     use crate::sample::{Held, Site};
+    use crate::suspect::Share;
     use std::panic::Location;
     use tokio::runtime;
 
@@ -408,6 +409,21 @@ mod tests {
         assert_eq!(culprits, [("trace", 4, Some(1.0))]);
         assert_eq!(incident.diagnosis.victims.iter().map(|victim| victim.op).collect::<Vec<_>>(), ["eth"]);
         assert_eq!(incident.diagnosis.advice.action.name(), "bound_cpu_pool");
+    }
+
+    #[test]
+    fn a_pool_whose_threads_get_no_cpu_is_not_told_to_grow() {
+        let mut time = Timeline::new(vec![site(1, "call", Some(runtime_id()))]);
+        (time.sample.ops[0].executing, time.sample.ops[0].queued) = (1, 10);
+        time.sample.ops[0].oldest_queued = Some(0);
+        time.sample.executions = vec![Held { op: 1, since: 0 }];
+        time.sample.without_cpu = Share { part: 4 * MS, of: 5 * MS };
+        time.sample.ops[0].counted =
+            Counted { ended: 2, cpu: 1, cpu_known_execution: 80 * MS, execution_time: 80 * MS, ..Counted::default() };
+        time.pass(60);
+        let Some(last) = time.changes.last() else { panic!("a call has waited for 60 ms") };
+        assert_eq!(last.incident().cause, Cause::Undetermined);
+        assert_eq!(last.incident().diagnosis.advice.action.name(), "look_at_host");
     }
 
     #[test]
