@@ -12,7 +12,7 @@
 
 use crate::clock;
 use crate::figures::{CallFigures, count};
-use crate::ledger::Change;
+use crate::gap::Change;
 use crate::op::{self, Op};
 use crate::rouse;
 use crate::scope::Enclosing;

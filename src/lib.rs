@@ -70,6 +70,7 @@ mod episode;
 mod evidence;
 mod figures;
 mod future;
+mod gap;
 mod incident;
 mod job;
 mod judge;

@@ -3,7 +3,7 @@
 //! Polls nest on a thread's stack, so the scopes do: each poll puts one on its own stack frame and links it to the one
 //! outside. Nothing is counted or allocated until a call or a wait is made inside.
 
-use crate::ledger::{Change, Gap};
+use crate::gap::{Change, Gap};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;

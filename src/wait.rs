@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::figures::count;
 use crate::future::current_runtime;
-use crate::ledger::Change;
+use crate::gap::Change;
 use crate::op::{self, Op};
 use crate::rouse;
 use crate::scope::Enclosing;
