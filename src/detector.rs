@@ -95,6 +95,7 @@ impl Detector {
             started: clock::now(),
             warm_up: nanos(builder.warm_up),
             tick: nanos(builder.tick),
+            window: nanos(builder.window),
             shortest_limit: limits.chain(general).min().unwrap_or(LONG_POLL_NANOS),
         };
         op::set_limits(general[0], general[1], builder.own_limits);

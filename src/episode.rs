@@ -2,6 +2,7 @@
 
 use crate::incident::{Culprit, Diagnosis, Incident, IncidentChange, State, Victim};
 use crate::judge;
+use crate::peak::{Crowd, Peak};
 use crate::sample::{Counted, Held, OpSample, Sample, Site};
 use crate::suspect::Share;
 use std::collections::HashMap;
@@ -20,16 +21,37 @@ pub(crate) enum Key {
     Wait(u32),
 }
 
+/// What has been seen of one op in a stretch of time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// What has ended.
+    counted: Counted,
+    /// The threads that it held, summed over all looks; the most at one look; the longest that it held one.
+    held: u64,
+    most_held: u64,
+    longest_held: u64,
+}
+
+impl Seen {
+    fn plus(self, more: Self) -> Self {
+        Self {
+            counted: self.counted.plus(more.counted),
+            held: self.held + more.held,
+            most_held: self.most_held.max(more.most_held),
+            longest_held: self.longest_held.max(more.longest_held),
+        }
+    }
+}
+
 /// The part of one op in an episode.
 #[derive(Debug)]
 struct Part {
     site: Site,
-    /// What has ended.
+    /// What has ended in the whole episode: the totals are of this.
     counted: Counted,
-    /// The most threads that it held at a look, the sum of all looks, and the longest that it held one.
-    most_held: u64,
-    held: u64,
-    longest_held: u64,
+    /// In this stretch of time, and in the one before: the judgement is of these.
+    now: Seen,
+    before: Seen,
     /// What of it waits at the last look, and for how long the oldest does.
     waiting: u64,
     age: u64,
@@ -48,12 +70,16 @@ pub(crate) struct Episode {
     /// The last look that saw it.
     pub(crate) seen: u64,
     parts: HashMap<u32, Part>,
-    /// The most that was seen at one look: of what waits, and of that together with what holds a thread.
+    /// The most that was seen to wait at one look, and the longest.
     most_waiting: u64,
-    most_at_once: u64,
     longest_wait: u64,
-    /// Of how much time a thread that executes calls had no CPU.
-    without_cpu: Share,
+    /// Of how much time a thread that executes calls had no CPU, in this stretch of time and in the one before.
+    without_cpu: [Share; 2],
+    /// Jobs of other ops that execute outside of any runtime, perhaps on the same pool.
+    other_jobs: Peak,
+    /// How long such a stretch is, and when this one began.
+    stretch: u64,
+    turned: u64,
     latest: Option<(Site, Diagnosis)>,
     delay: u64,
     calls: u64,
@@ -65,7 +91,7 @@ pub(crate) struct Episode {
 }
 
 impl Episode {
-    pub(crate) fn new(id: Option<u64>, now: u64, carried: u64, most_at_once: u64) -> Self {
+    pub(crate) fn new(id: Option<u64>, now: u64, carried: u64, stretch: u64) -> Self {
         Self {
             id,
             opened: now,
@@ -73,9 +99,11 @@ impl Episode {
             seen: now,
             parts: HashMap::new(),
             most_waiting: 0,
-            most_at_once,
             longest_wait: 0,
-            without_cpu: Share::default(),
+            without_cpu: [Share::default(); 2],
+            other_jobs: Peak::default(),
+            stretch,
+            turned: now,
             latest: None,
             delay: 0,
             calls: 0,
@@ -91,11 +119,13 @@ impl Episode {
         self.calls
     }
 
-    /// A look shows the episode; `fresh` is what each op of the sample has counted since the look before.
-    pub(crate) fn see(&mut self, key: Key, sample: &Sample, fresh: &[Counted]) {
+    /// A look shows the episode; `fresh` is what each op of the sample has counted since the look before, `crowd` how many
+    /// calls its pool has had lately.
+    pub(crate) fn see(&mut self, key: Key, sample: &Sample, fresh: &[Counted], crowd: Crowd) {
         self.seen = sample.now;
-        self.without_cpu = self.without_cpu.plus(sample.without_cpu);
-        let (mut all_held, mut all_waiting) = (0, 0);
+        self.turn(sample.now);
+        self.without_cpu[0] = self.without_cpu[0].plus(sample.without_cpu);
+        let (mut all_waiting, mut other_jobs) = (0, 0);
         for (op, fresh) in sample.ops.iter().zip(fresh) {
             let index = op.site.index;
             let (held, waiting) = match key {
@@ -103,6 +133,10 @@ impl Episode {
                 Key::Wait(of) if of == index => ((0, 0), (op.waits, op.wait_age(sample.now))),
                 Key::Jobs(of) if of == index => in_pool(op, sample),
                 Key::Pool(of) if op.site.runtime == Some(of) => in_pool(op, sample),
+                Key::Jobs(_) if op.site.runtime.is_none() => {
+                    other_jobs += op.executing;
+                    continue;
+                }
                 _ => continue,
             };
             let idle = held.0 == 0 && waiting.0 == 0 && fresh.is_nothing();
@@ -111,19 +145,18 @@ impl Episode {
             }
             let part = self.parts.entry(index).or_insert_with(|| Part::new(op.site));
             part.counted = part.counted.plus(*fresh);
-            part.most_held = part.most_held.max(held.0);
-            part.held += held.0;
-            part.longest_held = part.longest_held.max(held.1);
+            let (count, longest) = held;
+            let seen = Seen { counted: *fresh, held: count, most_held: count, longest_held: longest };
+            part.now = part.now.plus(seen);
             part.history = op.counted;
             // Who blocks a worker is the one that is delayed, too.
             (part.waiting, part.age) = if matches!(key, Key::LongPoll(_)) { held } else { waiting };
-            all_held += held.0;
             all_waiting += part.waiting;
             self.longest_wait = self.longest_wait.max(part.age);
         }
         self.most_waiting = self.most_waiting.max(all_waiting);
-        self.most_at_once = self.most_at_once.max(all_waiting + all_held);
-        self.conclude(key);
+        self.other_jobs.see(other_jobs);
+        self.conclude(key, crowd);
         if self.reports == 0 {
             // The delay of the first look is that of the oldest, or of what has ended: an average has to do.
             self.began = self
@@ -132,12 +165,31 @@ impl Episode {
                 .min(self.seen.saturating_sub(self.longest_wait));
         }
     }
+
+    /// Begins a new stretch of time when it is time to.
+    fn turn(&mut self, now: u64) {
+        if now.saturating_sub(self.turned) < self.stretch {
+            return;
+        }
+        self.turned = now;
+        self.without_cpu = [Share::default(), self.without_cpu[0]];
+        self.other_jobs.turn();
+        for part in self.parts.values_mut() {
+            part.before = std::mem::take(&mut part.now);
+        }
+    }
 }
 
 impl Part {
     fn new(site: Site) -> Self {
         let counted = Counted::default();
-        Self { site, counted, most_held: 0, held: 0, longest_held: 0, waiting: 0, age: 0, history: counted }
+        let (now, before) = (Seen::default(), Seen::default());
+        Self { site, counted, now, before, waiting: 0, age: 0, history: counted }
+    }
+
+    /// What has been seen of it lately.
+    fn recent(&self) -> Seen {
+        self.now.plus(self.before)
     }
 
     /// How many of it have waited too long, or do, and for how long: what has ended, and the oldest of what has not.
@@ -159,8 +211,8 @@ impl Part {
 }
 
 impl Episode {
-    /// Judges what has been seen so far.
-    fn conclude(&mut self, key: Key) {
+    /// Judges what has been seen lately.
+    fn conclude(&mut self, key: Key, crowd: Crowd) {
         let (calls, delay) = self
             .parts
             .values()
@@ -171,42 +223,32 @@ impl Episode {
         self.delay = self.delay.max(delay);
         self.latest = match key {
             Key::LongPoll(op) => self.parts.get(&op).map(|part| {
-                (
-                    part.site,
-                    judge::long_poll(
-                        part.culprit("poller", part.most_held, part.longest_held, None),
-                        calls,
-                        part.waiting,
-                    ),
-                )
+                let Seen { most_held, longest_held, .. } = part.recent();
+                let culprit = part.culprit("poller", most_held, longest_held, None);
+                (part.site, judge::long_poll(culprit, calls, part.waiting))
             }),
             Key::Wait(op) => self.parts.get(&op).map(|part| {
-                (
-                    part.site,
-                    judge::wait(
-                        part.culprit("resource", self.most_waiting, self.longest_wait, None),
-                        calls,
-                        part.waiting,
-                    ),
-                )
+                let culprit = part.culprit("resource", self.most_waiting, self.longest_wait, None);
+                (part.site, judge::wait(culprit, calls, part.waiting))
             }),
-            Key::Pool(_) | Key::Jobs(_) => self.conclude_pool(key),
+            Key::Pool(_) | Key::Jobs(_) => self.conclude_pool(key, crowd),
         };
     }
 
-    fn conclude_pool(&self, key: Key) -> Option<(Site, Diagnosis)> {
-        let held: u64 = self.parts.values().map(|part| part.held).sum();
-        let mut holders: Vec<&Part> = self.parts.values().filter(|part| part.held > 0).collect();
-        holders.sort_by_key(|part| std::cmp::Reverse((part.held, part.longest_held)));
+    fn conclude_pool(&self, key: Key, crowd: Crowd) -> Option<(Site, Diagnosis)> {
+        let mut holders: Vec<(&Part, Seen)> = self.parts.values().map(|part| (part, part.recent())).collect();
+        let counted = holders.iter().fold(Counted::default(), |sum, (_, seen)| sum.plus(seen.counted));
+        let held: u64 = holders.iter().map(|(_, seen)| seen.held).sum();
+        holders.retain(|(_, seen)| seen.held > 0);
+        holders.sort_by_key(|(_, seen)| std::cmp::Reverse((seen.held, seen.longest_held)));
         let mut waiters: Vec<&Part> = self.parts.values().filter(|part| part.delayed(key).0 > 0).collect();
         waiters.sort_by_key(|part| std::cmp::Reverse(part.delayed(key).1));
-        let site = holders.first().or(waiters.first())?.site;
 
         let culprits = holders
             .iter()
-            .map(|part| {
-                let share = part.held as f64 / held as f64;
-                part.culprit("occupant", part.most_held, part.longest_held, Some(share))
+            .map(|(part, seen)| {
+                let share = seen.held as f64 / held as f64;
+                part.culprit("occupant", seen.most_held, seen.longest_held, Some(share))
             })
             .collect();
         let victims = waiters
@@ -221,12 +263,17 @@ impl Episode {
             age: Duration::from_nanos(self.parts.values().map(|part| part.age).max().unwrap_or(0)),
             most_waiting: self.most_waiting,
             longest_wait: Duration::from_nanos(self.longest_wait),
-            most_at_once: self.most_at_once,
-            counted: self.parts.values().fold(Counted::default(), |sum, part| sum.plus(part.counted)),
-            without_cpu: self.without_cpu,
-            history: holders.first().map_or_else(Counted::default, |first| first.history),
+            crowd,
+            other_jobs: self.other_jobs.recent(),
+            counted,
+            history: holders.first().map_or_else(Counted::default, |(first, _)| first.history),
+            without_cpu: self.without_cpu[0].plus(self.without_cpu[1]),
         };
-        Some((site, judge::pool(culprits, victims, &pool)))
+        let diagnosis = judge::pool(culprits, victims, &pool);
+        // Who is not found at fault is not named for it: then it is the one that waits.
+        let holder = holders.first().map(|(part, _)| part.site).filter(|_| diagnosis.names_holder());
+        let site = holder.or(waiters.first().map(|part| part.site)).or(holders.first().map(|(part, _)| part.site))?;
+        Some((site, diagnosis))
     }
 
     /// What there is to report now: the opening, or that it has become twice as bad or clearer.

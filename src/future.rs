@@ -274,10 +274,12 @@ impl Timed<'_> {
     }
 }
 
-/// A poll was over its threshold. It is counted for the innermost that was, unless it could not hold up a worker.
+/// A poll was over its threshold. It is counted for the innermost that was, unless it could not hold up a worker: on a
+/// thread of the runtime's own blocking pool. (In a call that runs another runtime it holds up that one's worker.)
 #[cold]
 fn long_poll(op: &'static Op, own: slot::Own, depth: usize, start: u64, end: u64) {
-    if own.in_execution(depth) {
+    let in_pool = |execution| op::get(execution).is_some_and(|execution| execution.runtime == op.runtime);
+    if own.executions_around(depth).any(in_pool) {
         return;
     }
     let took = own.blame(depth, start, end);

@@ -2,6 +2,7 @@
 
 use crate::cause::{Action, Cause};
 use crate::incident::{Advice, Culprit, Diagnosis, Victim};
+use crate::peak::Crowd;
 use crate::sample::Counted;
 use crate::suspect::Share;
 use std::time::Duration;
@@ -13,6 +14,16 @@ const WAITS: f64 = 0.3;
 const STARVED: u64 = 30;
 /// An execution of up to so many times its op's average is no sign that it may never end.
 const AS_USUAL: u32 = 4;
+
+const NONE_ENDED: &str = "no call of this pool has ended: long calls, a leak or a deadlock";
+const OTHER_JOBS: &str = "jobs of other ops execute, perhaps on the same pool";
+
+impl Diagnosis {
+    /// Whether it is of who holds the pool's threads, though perhaps not yet why.
+    pub(crate) fn names_holder(&self) -> bool {
+        self.cause == Cause::PoolSaturated || self.detail == Some(NONE_ENDED)
+    }
+}
 
 /// Nothing was over a threshold.
 pub(crate) fn healthy(window: Duration) -> Diagnosis {
@@ -56,9 +67,11 @@ pub(crate) struct Pool {
     /// The same at its worst.
     pub(crate) most_waiting: u64,
     pub(crate) longest_wait: Duration,
-    /// The most calls that waited or executed at once.
-    pub(crate) most_at_once: u64,
-    /// What has ended in the episode, of all its ops.
+    /// How many calls it has had lately, waiting or executing.
+    pub(crate) crowd: Crowd,
+    /// Jobs of other ops that have been executing lately, perhaps on the same pool.
+    pub(crate) other_jobs: u64,
+    /// What has ended lately, of all its ops.
     pub(crate) counted: Counted,
     /// What the op that holds most of the threads has counted since the process started.
     pub(crate) history: Counted,
@@ -90,21 +103,47 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
         let age = if pool.age.is_zero() { String::new() } else { format!(", the oldest for {:.1?}", pool.age) };
         format!("{} {calls} {verb} for a thread{age}", pool.waiting)
     };
+    let undetermined = |detail, evidence, action, text: String| Diagnosis {
+        cause: Cause::Undetermined,
+        detail: Some(detail),
+        evidence,
+        advice: Advice { action, text },
+        culprits: culprits.clone(),
+        victims: victims.clone(),
+    };
+    let others =
+        "Wrap the other users of this pool (files, name lookups, stdin, other blocking calls) to see who holds \
+                  its threads"
+            .to_owned();
     let Some(first) = culprits.first() else {
-        let text = "Wrap the other users of this pool (files, name lookups, stdin, other blocking calls) to see who \
-                    holds its threads";
-        return Diagnosis {
-            cause: Cause::Undetermined,
-            detail: Some("no watched call holds a thread of this pool"),
-            culprits,
-            victims,
-            evidence: waiting,
-            advice: Advice { action: Action::None, text: text.to_owned() },
+        return if pool.other_jobs > 0 {
+            undetermined(
+                OTHER_JOBS,
+                format!("{waiting}; {} jobs of other ops execute", pool.other_jobs),
+                Action::None,
+                others,
+            )
+        } else {
+            undetermined("no watched call holds a thread of this pool", waiting, Action::None, others)
         };
     };
-    let held: u64 = culprits.iter().map(|culprit| culprit.count).sum();
+    let held = pool.crowd.executing.recent().max(first.count);
     let (op, count, longest) = (first.op, first.count, first.oldest);
     let holders = format!("{count} of {held} threads seen are held by `{op}`, for up to {longest:.1?}");
+    let ever = pool.crowd.executing.ever();
+    if held < ever {
+        let evidence = format!("{waiting}; {holders}; the pool has run {ever} watched calls at once before");
+        return undetermined(
+            "other threads of this pool are held by nobody that is watched",
+            evidence,
+            Action::None,
+            others,
+        );
+    }
+    if pool.other_jobs > 0 {
+        let evidence = format!("{waiting}; {holders}; {} jobs of other ops execute, too", pool.other_jobs);
+        return undetermined(OTHER_JOBS, evidence, Action::None, others);
+    }
     let progress = match (pool.counted.ended, pool.usual()) {
         (0, Some(usual)) if longest <= usual.saturating_mul(AS_USUAL) => format!("{usual:.1?} are usual for it"),
         (0, _) => {
@@ -112,35 +151,24 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
                 "If `{op}` is meant to run for ever it needs a thread of its own; if it waits for a call of this pool \
                  it waits for ever"
             );
-            return Diagnosis {
-                cause: Cause::Undetermined,
-                detail: Some("no call of this pool has ended: long calls, a leak or a deadlock"),
-                evidence: format!("{waiting}; {holders}; none has ended since"),
-                advice: Advice { action: Action::None, text },
-                culprits,
-                victims,
-            };
+            let evidence = format!("{waiting}; {holders}; none has ended lately");
+            return undetermined(NONE_ENDED, evidence, Action::None, text);
         }
-        (ended, _) => format!("{ended} have ended since"),
+        (ended, _) => format!("{ended} have ended lately"),
     };
     let share = pool.cpu_share();
     if pool.without_cpu.is_at_least(STARVED) && share.is_none_or(|share| share < COMPUTES) {
         let Share { part, of } = pool.without_cpu;
         let text = "Look at what else uses this machine's CPUs: more threads would only share them out thinner";
-        return Diagnosis {
-            cause: Cause::Undetermined,
-            detail: Some("the pool's threads do not get the CPU: calls, or the machine"),
-            evidence: format!(
-                "{waiting}; {holders}; {progress}; a thread of the pool was ready to run and had no CPU for {} % of {:.1?}",
-                part * 100 / of,
-                Duration::from_nanos(of)
-            ),
-            advice: Advice { action: Action::LookAtHost, text: text.to_owned() },
-            culprits,
-            victims,
-        };
+        let evidence = format!(
+            "{waiting}; {holders}; {progress}; a thread of the pool was ready to run and had no CPU for {} % of {:.1?}",
+            part * 100 / of,
+            Duration::from_nanos(of)
+        );
+        let detail = "the pool's threads do not get the CPU: calls, or the machine";
+        return undetermined(detail, evidence, Action::LookAtHost, text.to_owned());
     }
-    let (detail, advice) = saturated(op, share, pool.most_at_once);
+    let (detail, advice) = saturated(op, share, pool.crowd.at_once.recent());
     let cpu = share.map_or_else(String::new, |share| format!(", {:.0} % of their time on a CPU", share * 100.0));
     Diagnosis {
         cause: Cause::PoolSaturated,

@@ -77,6 +77,7 @@ mod judge;
 mod ledger;
 mod op;
 mod pause;
+mod peak;
 mod rouse;
 mod runtime;
 mod sample;

@@ -1,8 +1,9 @@
 //! Ops: the named sites that calls, futures and waits belong to, one record per site and runtime.
 //!
 //! A site is met on every call, so looking it up takes no lock: a fixed table of chains that only grow. Records are
-//! never freed; there are at most [`MAX_OPS`] of them, and what comes after that is counted under one record whose name
-//! says so. (A name is `&'static str`, so only a program that leaks names gets there.)
+//! never freed, so a program that makes runtimes without end must not use them up: once half of them are, the sites of
+//! further runtimes share one record each, which has no runtime. There are at most [`MAX_OPS`], and what comes after that
+//! is counted under one record whose name says so. (A name is `&'static str`: only a program that leaks names gets there.)
 
 use crate::age::Ages;
 use crate::figures::{CallFigures, Durations};
@@ -175,6 +176,9 @@ fn apply(op: &Op, limits: &[OwnLimits]) {
     op.queue_wait.store(own.map_or(0, |own| own.queue_wait), Ordering::Relaxed);
 }
 
+/// Up to so many places sites are told apart by runtime.
+const OWN_RUNTIMES: u32 = MAX_OPS as u32 / 2;
+
 const CHAINS: usize = 1024;
 static CHAINS_BY_SITE: [AtomicPtr<Op>; CHAINS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CHAINS];
 static BY_INDEX: [AtomicPtr<Op>; MAX_OPS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_OPS];
@@ -223,6 +227,8 @@ pub(crate) fn intern(
     let head = chain.load(Ordering::Acquire);
     match find(head, std::ptr::null_mut(), name, location, runtime) {
         Some(op) => op,
+        // Relaxed: a few more or less do not matter.
+        None if runtime.is_some() && PLACES.load(Ordering::Relaxed) >= OWN_RUNTIMES => intern(name, location, None),
         None => publish(chain, head, name, location, runtime),
     }
 }

@@ -183,6 +183,7 @@ impl Sample {
     /// `executing` becomes the first thread found that executes a call.
     fn look_at(&mut self, slot: &'static slot::Slot, executing: &mut Option<u32>) {
         let mut overdue: Option<(Held, u64)> = None;
+        let mut pool = None;
         let activities = slot.activities();
         let blamed = slot.blamed();
         for activity in activities.into_iter().flatten() {
@@ -193,8 +194,12 @@ impl Sample {
             if activity.kind() == Kind::Execution {
                 self.executions.push(Held { op: op.index, since: start });
                 *executing = executing.or(slot.tid());
-                // What is polled inside an execution holds up no worker.
-                break;
+                pool = Some(op.runtime);
+                continue;
+            }
+            // What is polled on a thread of the runtime's own blocking pool holds up no worker.
+            if pool == Some(op.runtime) {
+                continue;
             }
             // What an inner poll took has been reported for that one.
             let start = start.max(blamed).min(self.now);

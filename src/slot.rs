@@ -320,10 +320,10 @@ impl Own {
         self.slot.figures_or_new(op)
     }
 
-    /// Whether the activity at `depth` is inside the execution of a blocking call: then it holds up no worker.
-    pub(crate) fn in_execution(self, depth: usize) -> bool {
+    /// The ops of the blocking calls inside whose executions the activity at `depth` is.
+    pub(crate) fn executions_around(self, depth: usize) -> impl Iterator<Item = u32> {
         let outer = self.slot.activities().into_iter().take(depth);
-        outer.flatten().any(|activity| activity.kind() == Kind::Execution)
+        outer.flatten().filter(|activity| activity.kind() == Kind::Execution).map(Activity::op)
     }
 
     /// Of the activity at `depth`, which lasted from `start` to `end`: how much was not yet reported for an activity

@@ -6,6 +6,7 @@
 
 use crate::episode::{Episode, Key};
 use crate::incident::{Incident, IncidentChange, State};
+use crate::peak::Crowd;
 use crate::sample::{Counted, OpSample, Sample};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,20 +27,12 @@ struct History {
     carried: u64,
 }
 
-/// The most calls that a pool had at once lately: in this stretch of time and in the one before.
-#[derive(Debug, Default)]
-struct Crowd {
-    most: u64,
-    most_before: u64,
-}
-
-/// How long such a stretch is.
-const STRETCH: u64 = 5_000_000_000;
-
 /// Turns looks into incidents.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     started: u64,
+    /// A judgement rests on this stretch of time and the one before.
+    stretch: u64,
     /// Before this nothing is opened.
     warm: u64,
     /// An episode is over when nothing of it has been seen for so long.
@@ -60,9 +53,11 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    pub(crate) fn new(started: u64, warm_up: u64, tick: u64) -> Self {
+    /// `window` is how much of the past a judgement rests on.
+    pub(crate) fn new(started: u64, warm_up: u64, tick: u64, window: u64) -> Self {
         Self {
             started,
+            stretch: (window / 2).max(1),
             warm: started.saturating_add(warm_up),
             quiet: tick.saturating_mul(20).max(100_000_000),
             next_id: 1,
@@ -105,7 +100,8 @@ impl Tracker {
                 continue;
             }
             let Some(episode) = self.open.get_mut(&key) else { continue };
-            episode.see(key, sample, &fresh);
+            let crowd = self.crowds.get(&key).copied().unwrap_or_default();
+            episode.see(key, sample, &fresh, crowd);
             changes.extend(episode.report(self.started));
         }
         self.close(sample.now, self.quiet, &mut changes);
@@ -121,19 +117,17 @@ impl Tracker {
 
     /// Keeps the most that each pool had at once: an episode opens when the first of its calls may have ended already.
     fn count_crowds(&mut self, sample: &Sample) {
-        if sample.now / STRETCH != sample.previous / STRETCH {
-            self.crowds.retain(|_, crowd| {
-                crowd.most_before = std::mem::take(&mut crowd.most);
-                crowd.most_before > 0
-            });
+        if sample.now / self.stretch != sample.previous / self.stretch {
+            self.crowds.values_mut().for_each(Crowd::turn);
         }
-        let mut counted: HashMap<Key, u64> = HashMap::new();
+        let mut counted: HashMap<Key, (u64, u64)> = HashMap::new();
         for op in sample.ops.iter().filter(|op| op.queued + op.executing > 0) {
-            *counted.entry(pool_of(op)).or_default() += op.queued + op.executing;
+            let (queued, executing) = counted.entry(pool_of(op)).or_default();
+            *queued += op.queued;
+            *executing += op.executing;
         }
-        for (pool, count) in counted {
-            let crowd = self.crowds.entry(pool).or_default();
-            crowd.most = crowd.most.max(count);
+        for (pool, (queued, executing)) in counted {
+            self.crowds.entry(pool).or_default().see(queued, executing);
         }
     }
 
@@ -190,8 +184,7 @@ impl Tracker {
             None
         };
         let carried = if id.is_some() { std::mem::take(&mut history.carried) } else { 0 };
-        let most_at_once = self.crowds.get(&key).map_or(0, |crowd| crowd.most.max(crowd.most_before));
-        self.open.insert(key, Episode::new(id, sample.now, carried, most_at_once));
+        self.open.insert(key, Episode::new(id, sample.now, carried, self.stretch));
         true
     }
 
@@ -278,7 +271,7 @@ mod tests {
     impl Timeline {
         fn new(ops: Vec<OpSample>) -> Self {
             let mut this = Self {
-                tracker: Tracker::new(0, 0, 5 * MS),
+                tracker: Tracker::new(0, 0, 5 * MS, 10_000 * MS),
                 sample: Sample { ops, ..Sample::default() },
                 changes: Vec::new(),
             };
@@ -391,6 +384,7 @@ mod tests {
         let id = Some(runtime_id());
         let mut time = Timeline::new(vec![site(1, "trace", id), site(2, "eth", id), site(3, "elsewhere", None)]);
         time.sample.executions = vec![Held { op: 1, since: 0 }; 4];
+        time.sample.ops[0].executing = 4;
         time.sample.executions.push(Held { op: 3, since: 0 });
         (time.sample.ops[1].queued, time.sample.ops[1].oldest_queued) = (1, Some(0));
         time.pass(60);
@@ -424,6 +418,71 @@ mod tests {
         let Some(last) = time.changes.last() else { panic!("a call has waited for 60 ms") };
         assert_eq!(last.incident().cause, Cause::Undetermined);
         assert_eq!(last.incident().diagnosis.advice.action.name(), "look_at_host");
+    }
+
+    /// A pool of two that `first` holds, and then `second`, while `waits` waits.
+    fn held_by_one_after_the_other() -> Timeline {
+        let id = Some(runtime_id());
+        let mut time = Timeline::new(vec![site(1, "first", id), site(2, "second", id), site(3, "waits", id)]);
+        (time.sample.ops[2].queued, time.sample.ops[2].oldest_queued) = (5, Some(0));
+        time.sample.executions = vec![Held { op: 1, since: 0 }; 2];
+        time.sample.ops[0].executing = 2;
+        time.pass(60_000);
+        time.sample.ops[0].counted = Counted { ended: 2, execution_time: 120_000 * MS, ..Counted::default() };
+        time.sample.ops[0].executing = 0;
+        time.sample.executions = vec![Held { op: 2, since: time.sample.now }; 2];
+        time.sample.ops[1].executing = 2;
+        time
+    }
+
+    #[test]
+    fn who_let_go_of_the_threads_is_not_accused_any_more() {
+        let mut time = held_by_one_after_the_other();
+        time.pass(12_000);
+        let incidents = time.tracker.incidents();
+        let culprits: Vec<_> = incidents[0].diagnosis.culprits.iter().map(|c| (c.op, c.count)).collect();
+        assert_eq!((incidents[0].op, culprits), ("second", vec![("second", 2)]));
+    }
+
+    #[test]
+    fn progress_that_is_long_past_is_no_progress() {
+        let mut time = held_by_one_after_the_other();
+        time.pass(1_000);
+        assert_eq!(time.tracker.incidents()[0].cause, Cause::PoolSaturated);
+        time.pass(60_000);
+        assert_eq!(time.tracker.incidents()[0].cause, Cause::Undetermined);
+    }
+
+    #[test]
+    fn a_pool_that_has_run_more_at_once_is_held_by_others() {
+        let mut time = Timeline::new(vec![site(1, "quick", Some(runtime_id()))]);
+        time.sample.ops[0].executing = 8;
+        time.pass(20_000);
+        (time.sample.ops[0].executing, time.sample.ops[0].queued) = (1, 300);
+        time.sample.executions = vec![Held { op: 1, since: 20_000 * MS }];
+        time.pass(15_000);
+        time.sample.ops[0].oldest_queued = Some(time.sample.now - 80 * MS);
+        time.sample.ops[0].counted =
+            Counted { ended: 90, cpu: 1, cpu_known_execution: 90 * MS, execution_time: 90 * MS, ..Counted::default() };
+        time.pass(10);
+        let Some(last) = time.changes.last() else { panic!("a call has waited for 80 ms") };
+        assert_eq!(last.incident().cause, Cause::Undetermined);
+        assert!(last.incident().diagnosis.evidence.contains("8 watched calls at once before"), "{}", last.incident());
+    }
+
+    #[test]
+    fn a_job_that_waits_while_other_jobs_execute_does_not_stand_accused_itself() {
+        let mut time = Timeline::new(vec![site(1, "hog", None), site(2, "quick", None)]);
+        time.sample.ops[0].executing = 3;
+        (time.sample.ops[1].executing, time.sample.ops[1].queued) = (1, 20);
+        time.sample.executions = vec![Held { op: 1, since: 0 }; 3];
+        time.sample.executions.push(Held { op: 2, since: 0 });
+        time.sample.ops[1].oldest_queued = Some(0);
+        time.sample.ops[1].counted = Counted { ended: 9, execution_time: 9 * MS, ..Counted::default() };
+        time.pass(60);
+        let Some(last) = time.changes.last() else { panic!("a job has waited for 60 ms") };
+        assert_eq!((last.incident().cause, last.incident().op), (Cause::Undetermined, "quick"));
+        assert!(last.incident().diagnosis.evidence.contains("3 jobs of other ops"), "{}", last.incident());
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub(crate) struct Pace {
     pub(crate) started: u64,
     pub(crate) warm_up: u64,
     pub(crate) tick: u64,
+    pub(crate) window: u64,
     /// The shortest limit that any op has: nothing can be overdue that began a shorter time ago.
     pub(crate) shortest_limit: u64,
 }
@@ -55,7 +56,7 @@ pub(crate) struct Shared {
 /// Watches until told to stop. To be run on a thread of its own.
 pub(crate) fn run(shared: &Shared, pace: Pace) {
     let mut watchdog = Watchdog {
-        tracker: Tracker::new(pace.started, pace.warm_up, pace.tick),
+        tracker: Tracker::new(pace.started, pace.warm_up, pace.tick, pace.window),
         sample: Sample::default(),
         lines: Vec::new(),
         unpublished: false,
