@@ -77,6 +77,9 @@ pub(crate) struct Episode {
     without_cpu: [Share; 2],
     /// Jobs of other ops that execute outside of any runtime, perhaps on the same pool.
     other_jobs: Peak,
+    /// In how many looks calls waited, and in how many of those a watched call held a thread; this stretch and the last.
+    looks: [(u64, u64); 2],
+    cpus: u64,
     /// How long such a stretch is, and when this one began.
     stretch: u64,
     turned: u64,
@@ -102,6 +105,8 @@ impl Episode {
             longest_wait: 0,
             without_cpu: [Share::default(); 2],
             other_jobs: Peak::default(),
+            looks: [(0, 0); 2],
+            cpus: 1,
             stretch,
             turned: now,
             latest: None,
@@ -123,9 +128,10 @@ impl Episode {
     /// calls its pool has had lately.
     pub(crate) fn see(&mut self, key: Key, sample: &Sample, fresh: &[Counted], crowd: Crowd) {
         self.seen = sample.now;
+        self.cpus = sample.cpus;
         self.turn(sample.now);
         self.without_cpu[0] = self.without_cpu[0].plus(sample.without_cpu);
-        let (mut all_waiting, mut other_jobs) = (0, 0);
+        let (mut all_waiting, mut all_held, mut other_jobs) = (0, 0, 0);
         for (op, fresh) in sample.ops.iter().zip(fresh) {
             let index = op.site.index;
             let (held, waiting) = match key {
@@ -152,10 +158,15 @@ impl Episode {
             // Who blocks a worker is the one that is delayed, too.
             (part.waiting, part.age) = if matches!(key, Key::LongPoll(_)) { held } else { waiting };
             all_waiting += part.waiting;
+            all_held += count;
             self.longest_wait = self.longest_wait.max(part.age);
         }
         self.most_waiting = self.most_waiting.max(all_waiting);
         self.other_jobs.see(other_jobs);
+        if all_waiting > 0 {
+            self.looks[0].0 += 1;
+            self.looks[0].1 += u64::from(all_held > 0);
+        }
         self.conclude(key, crowd);
         if self.reports == 0 {
             // The delay of the first look is that of the oldest, or of what has ended: an average has to do.
@@ -174,6 +185,7 @@ impl Episode {
         self.turned = now;
         self.without_cpu = [Share::default(), self.without_cpu[0]];
         self.other_jobs.turn();
+        self.looks = [(0, 0), self.looks[0]];
         for part in self.parts.values_mut() {
             part.before = std::mem::take(&mut part.now);
         }
@@ -258,6 +270,7 @@ impl Episode {
                 Victim { op: part.site.name, location: part.site.location, calls, delay: Duration::from_nanos(delay) }
             })
             .collect();
+        let (waited, covered) = (self.looks[0].0 + self.looks[1].0, self.looks[0].1 + self.looks[1].1);
         let pool = judge::Pool {
             waiting: self.parts.values().map(|part| part.waiting).sum(),
             age: Duration::from_nanos(self.parts.values().map(|part| part.age).max().unwrap_or(0)),
@@ -268,6 +281,8 @@ impl Episode {
             counted,
             history: holders.first().map_or_else(Counted::default, |(first, _)| first.history),
             without_cpu: self.without_cpu[0].plus(self.without_cpu[1]),
+            cpus: self.cpus,
+            uncovered: covered * 2 < waited,
         };
         let diagnosis = judge::pool(culprits, victims, &pool);
         // Who is not found at fault is not named for it: then it is the one that waits.
@@ -306,7 +321,7 @@ impl Episode {
             runtime: site.runtime.and_then(crate::op::runtime_number),
             calls: self.calls,
             delay: Duration::from_nanos(self.delay),
-            suppressed: self.carried + self.calls.saturating_sub(self.reports),
+            suppressed: self.carried + self.calls.saturating_sub(1),
             diagnosis: diagnosis.clone(),
         }))
     }

@@ -39,7 +39,7 @@ pub struct Incident {
     /// The cause more closely, or what is missing to tell it.
     pub detail: Option<&'static str>,
     /// The op that is at fault: who blocks the worker, who holds most of the pool's threads, whose resource is waited
-    /// for. Where nobody is known to hold a thread, the op that waits longest.
+    /// for (by name; who holds it nobody tells). Where it is not known who holds the threads, the op that waits longest.
     pub op: &'static str,
     /// Where that op is.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::location"))]
@@ -52,8 +52,8 @@ pub struct Incident {
     /// The delay that they had together: what has ended, and the oldest of what has not.
     #[cfg_attr(feature = "serde", serde(rename = "delay_us", serialize_with = "crate::wire::us"))]
     pub delay: Duration,
-    /// How many of `calls` had no report of their own, and how many more came in episodes like this one that were not
-    /// reported because there were too many.
+    /// How many of `calls` were folded into the report of the first, and how many more came in episodes like this one
+    /// that were not reported because there were too many.
     pub suppressed: u64,
     /// Who is at fault and who waits.
     pub diagnosis: Diagnosis,
@@ -146,6 +146,18 @@ impl IncidentChange {
         match self {
             Self::Opened(incident) | Self::Updated(incident) | Self::Closed(incident) => incident,
         }
+    }
+}
+
+/// One line: which incident, what has happened to it, and the incident.
+impl fmt::Display for IncidentChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, incident) = match self {
+            Self::Opened(incident) => ("opened", incident),
+            Self::Updated(incident) => ("updated", incident),
+            Self::Closed(incident) => ("closed", incident),
+        };
+        write!(f, "incident {} {what}: {incident}", incident.id)
     }
 }
 

@@ -77,6 +77,9 @@ pub(crate) struct Pool {
     pub(crate) history: Counted,
     /// Of how much time a thread that executes calls had no CPU.
     pub(crate) without_cpu: Share,
+    pub(crate) cpus: u64,
+    /// Most of the time in which calls waited no watched call held a thread.
+    pub(crate) uncovered: bool,
 }
 
 impl Pool {
@@ -95,7 +98,9 @@ impl Pool {
 
 /// Calls that wait for a thread.
 pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -> Diagnosis {
-    let waiting = if pool.waiting == 0 {
+    let waiting = if pool.waiting == 0 && pool.most_waiting == 0 {
+        "calls have waited for a thread for longer than they ran".to_owned()
+    } else if pool.waiting == 0 {
         format!("up to {} waited for a thread, the longest for {:.1?}", pool.most_waiting, pool.longest_wait)
     } else {
         let (calls, verb) = if pool.waiting == 1 { ("call", "waits") } else { ("calls", "wait") };
@@ -127,6 +132,10 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
             undetermined("no watched call holds a thread of this pool", waiting, Action::None, others)
         };
     };
+    if pool.uncovered {
+        let detail = "no watched call held a thread of this pool for most of the wait";
+        return undetermined(detail, waiting, Action::None, others);
+    }
     let held = pool.crowd.executing.recent().max(first.count);
     let (op, count, longest) = (first.op, first.count, first.oldest);
     let holders = format!("{count} of {held} threads seen are held by `{op}`, for up to {longest:.1?}");
@@ -148,8 +157,8 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
         (0, Some(usual)) if longest <= usual.saturating_mul(AS_USUAL) => format!("{usual:.1?} are usual for it"),
         (0, _) => {
             let text = format!(
-                "If `{op}` is meant to run for ever it needs a thread of its own; if it waits for a call of this pool \
-                 it waits for ever"
+                "If `{op}` waits for something outside, give it a timeout; if it is meant to run for ever, a thread of \
+                 its own; if it waits for a call of this pool, it waits for ever"
             );
             let evidence = format!("{waiting}; {holders}; none has ended lately");
             return undetermined(NONE_ENDED, evidence, Action::None, text);
@@ -157,19 +166,21 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
         (ended, _) => format!("{ended} have ended lately"),
     };
     let share = pool.cpu_share();
-    if pool.without_cpu.is_at_least(STARVED) && share.is_none_or(|share| share < COMPUTES) {
-        let Share { part, of } = pool.without_cpu;
+    let starved = pool.without_cpu.is_at_least(STARVED) && share.is_none_or(|share| share < COMPUTES);
+    // More threads that want a CPU than there are CPUs: they take it from each other.
+    let among_themselves = starved && held > pool.cpus;
+    if starved && !among_themselves {
         let text = "Look at what else uses this machine's CPUs: more threads would only share them out thinner";
-        let evidence = format!(
-            "{waiting}; {holders}; {progress}; a thread of the pool was ready to run and had no CPU for {} % of {:.1?}",
-            part * 100 / of,
-            Duration::from_nanos(of)
-        );
+        let evidence = format!("{waiting}; {holders}; {progress}; {}", without_cpu(pool.without_cpu));
         let detail = "the pool's threads do not get the CPU: calls, or the machine";
         return undetermined(detail, evidence, Action::LookAtHost, text.to_owned());
     }
-    let (detail, advice) = saturated(op, share, pool.crowd.at_once.recent());
-    let cpu = share.map_or_else(String::new, |share| format!(", {:.0} % of their time on a CPU", share * 100.0));
+    let kind = if among_themselves { Some(1.0) } else { share };
+    let (detail, advice) = saturated(op, kind, pool.crowd.at_once.recent());
+    let mut cpu = share.map_or_else(String::new, |share| format!(", {:.0} % of their time on a CPU", share * 100.0));
+    if among_themselves {
+        cpu = format!("{cpu}; {}; {held} threads want {} CPUs", without_cpu(pool.without_cpu), pool.cpus);
+    }
     Diagnosis {
         cause: Cause::PoolSaturated,
         detail,
@@ -178,6 +189,11 @@ pub(crate) fn pool(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) ->
         culprits,
         victims,
     }
+}
+
+fn without_cpu(Share { part, of }: Share) -> String {
+    let percent = (part * 100 / of.max(1)).min(100);
+    format!("a thread of the pool was ready to run and had no CPU for {percent} % of {:.1?}", Duration::from_nanos(of))
 }
 
 /// By the share of time on a CPU: what kind of work fills the pool, and what helps.
@@ -196,8 +212,14 @@ fn saturated(op: &str, share: Option<f64>, most_at_once: u64) -> (Option<&'stati
                  (seen: {most_at_once}), or call an async client"
             ),
         ),
-        Some(_) => (Some("mixed"), Action::SeparatePool, format!("Give `{op}` a pool of its own")),
-        None => (None, Action::SeparatePool, format!("Give `{op}` a pool of its own")),
+        Some(_) => (
+            Some("mixed"),
+            Action::SeparatePool,
+            format!("`{op}` computes and waits in turns: give it a pool of its own, of a few threads for each CPU"),
+        ),
+        None => {
+            (None, Action::SeparatePool, format!("Give `{op}` a pool of its own, so that others need not wait for it"))
+        }
     };
     (detail, Advice { action, text })
 }

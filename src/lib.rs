@@ -13,7 +13,8 @@
 //! | waiting for a permit, a pooled connection, a lock | [`instrument_wait`] | how long, and who has waited longest |
 //! | a job for another pool, such as rayon | [`instrument_job`] | queue wait and execution |
 //!
-//! All of them work by themselves: they emit [tracing] spans, and warn of what took too long once it has ended. With a
+//! All of them work by themselves: calls and futures emit [tracing] spans, and warn of what took too long once it has
+//! ended. With a
 //! [`Detector`] running in the process what is stuck is reported while it is: as an [`Incident`] that opens, is updated
 //! when it has become twice as bad, and closes with its totals.
 //!
@@ -53,8 +54,9 @@
 //!
 //! # What it cannot see
 //!
-//! Code that nobody wrapped, so far: files, name lookups and stdin use the blocking pool, too. If they hold its threads,
-//! a call that waits for one is reported with the cause `undetermined`. A poll that calls `block_in_place` gives its
+//! Code that nobody wrapped, so far. A task that is not wrapped and blocks its worker shows only in what it does to those
+//! that are: in their schedule latency and [`Ledger::scheduled`]. Files, name lookups and stdin use the blocking pool,
+//! too: if they hold its threads, a call that waits for one is reported with the cause `undetermined`. A poll that calls `block_in_place` gives its
 //! worker away and is still taken for a long poll: wrap that work as a blocking call, or raise the limit of its op with
 //! [`Builder::long_poll_of`].
 

@@ -6,7 +6,7 @@
 //! is counted under one record whose name says so. (A name is `&'static str`: only a program that leaks names gets there.)
 
 use crate::age::Ages;
-use crate::figures::{CallFigures, Durations};
+use crate::figures::{CallFigures, Durations, count};
 use crate::slot::MAX_OPS;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
@@ -57,6 +57,18 @@ pub(crate) struct Waits {
     /// Waits that ended over the limit, and what they took.
     pub(crate) long: AtomicU64,
     pub(crate) long_time: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+}
+
+impl Waits {
+    /// A wait has ended that took so long.
+    pub(crate) fn ended(&self, took: u64, limit: u64) {
+        self.duration.record(took);
+        if took >= limit {
+            count(&self.long, 1);
+            count(&self.long_time, took);
+        }
+    }
 }
 
 impl Op {
@@ -71,8 +83,8 @@ impl Op {
 
     pub(crate) fn waits(&self) -> &Waits {
         self.waits.get_or_init(|| {
-            let (long, long_time) = (AtomicU64::new(0), AtomicU64::new(0));
-            Box::new(Waits { pending: Ages::new(), duration: Durations::new(), long, long_time })
+            let [long, long_time, dropped] = [const { AtomicU64::new(0) }; 3];
+            Box::new(Waits { pending: Ages::new(), duration: Durations::new(), long, long_time, dropped })
         })
     }
 

@@ -142,6 +142,8 @@ pub(crate) struct Sample {
     pub(crate) overdue: Vec<Held>,
     pub(crate) executions: Vec<Held>,
     pub(crate) ops: Vec<OpSample>,
+    /// How many CPUs the process may use.
+    pub(crate) cpus: u64,
     /// Anything is in flight.
     pub(crate) busy: bool,
     /// While calls queue: of how much time since the last look a thread that executes calls had no CPU.
@@ -212,7 +214,7 @@ impl Sample {
                 continue;
             }
             let id = std::ptr::from_ref(slot) as usize;
-            let without_cpu = self.suspects.waited(id, activity, slot.tid()).max(self.pauses.since(start));
+            let without_cpu = self.suspects.waited(id, activity, slot.tid(), self.now).max(self.pauses.since(start));
             let since = start.saturating_add(without_cpu).min(self.now);
             if self.now - since >= limit {
                 overdue = Some((Held { op: op.index, since }, limit));

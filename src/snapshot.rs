@@ -76,8 +76,10 @@ pub struct OpSnapshot {
     pub futures_completed: u64,
     /// Futures that were dropped before they completed.
     pub futures_dropped: u64,
-    /// Waits: each that ended.
+    /// Waits: each that ended, with those that were dropped, as by a timeout.
     pub wait: Distribution,
+    /// Waits that were dropped before what they waited for was there.
+    pub waits_dropped: u64,
     #[cfg_attr(feature = "serde", serde(skip))]
     index: u32,
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -101,8 +103,9 @@ pub struct Outcomes {
     pub abandoned: u64,
 }
 
-/// A distribution of durations. Percentiles are told within 6.25 %; `None` where nothing was recorded.
-#[derive(Debug, Clone)]
+/// A distribution of durations. Percentiles and the maximum are told within 6.25 %, from above; `None` where nothing was
+/// recorded.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Distribution {
     /// How many.
@@ -115,7 +118,7 @@ pub struct Distribution {
     pub p90: Option<Duration>,
     /// 99 of 100 are no longer.
     pub p99: Option<Duration>,
-    /// The longest.
+    /// The longest, as well as a percentile is told.
     pub max: Option<Duration>,
     buckets: Histogram,
 }
@@ -222,6 +225,7 @@ impl OpSnapshot {
             futures_completed: read(&op.futures_completed),
             futures_dropped: read(&op.futures_dropped),
             wait: waits.map_or_else(Distribution::empty, |waits| (&waits.duration).into()),
+            waits_dropped: waits.map_or(0, |waits| read(&waits.dropped)),
             index: op.index,
             cpu: calls.map_or((0, 0), |calls| (read(&calls.cpu), read(&calls.cpu_known_execution))),
         };
@@ -244,6 +248,7 @@ impl OpSnapshot {
             (&mut self.long_polls, before.long_polls),
             (&mut self.futures_completed, before.futures_completed),
             (&mut self.futures_dropped, before.futures_dropped),
+            (&mut self.waits_dropped, before.waits_dropped),
             (&mut self.cpu.0, before.cpu.0),
             (&mut self.cpu.1, before.cpu.1),
         ] {
@@ -271,7 +276,29 @@ impl From<&Durations> for Distribution {
     }
 }
 
+impl std::fmt::Debug for Distribution {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { count, sum, p50, p90, p99, max, .. } = self;
+        // Without the buckets: hundreds of numbers.
+        f.debug_struct("Distribution")
+            .field("count", count)
+            .field("sum", sum)
+            .field("p50", p50)
+            .field("p90", p90)
+            .field("p99", p99)
+            .field("max", max)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Distribution {
+    /// The average; `None` where nothing was recorded.
+    #[must_use]
+    pub fn mean(&self) -> Option<Duration> {
+        let nanos = self.sum.as_nanos().checked_div(u128::from(self.count))?;
+        u64::try_from(nanos).ok().map(Duration::from_nanos)
+    }
+
     fn empty() -> Self {
         Self { count: 0, sum: Duration::ZERO, p50: None, p90: None, p99: None, max: None, buckets: figures::empty() }
     }
@@ -339,7 +366,8 @@ impl ObserverSnapshot {
 
     fn since(&self, before: &Self) -> Self {
         Self {
-            cpu: self.cpu.zip(before.cpu).map(|(now, before)| now.saturating_sub(before)),
+            // Before its first look it had used none.
+            cpu: self.cpu.map(|now| now.saturating_sub(before.cpu.unwrap_or_default())),
             ticks: self.ticks.saturating_sub(before.ticks),
             late_ticks: self.late_ticks.saturating_sub(before.late_ticks),
             lateness: self.lateness.saturating_sub(before.lateness),

@@ -4,7 +4,7 @@
 //! as a sum since the thread's start: so a reading is kept from when a poll has used half of its limit, and what has come
 //! on top of it since is not counted into its age.
 
-use crate::evidence;
+use crate::evidence::{self, CpuTime};
 use crate::slot::Activity;
 use std::collections::HashMap;
 
@@ -23,8 +23,9 @@ pub(crate) struct Suspects {
 
 #[derive(Debug)]
 struct Suspect {
-    /// The kernel's sum when the poll was first suspected.
-    at_first: Option<u64>,
+    /// What the kernel said when the poll was first suspected, and when that was.
+    first: Option<CpuTime>,
+    since: u64,
     waited: u64,
     /// The last look that saw it.
     look: u64,
@@ -37,20 +38,20 @@ impl Suspects {
     }
 
     /// How long the poll has been without a CPU since it was first suspected. It is suspected from here on.
-    pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>) -> u64 {
+    pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>, now: u64) -> u64 {
         let look = self.look;
         let suspect = self.known.entry((slot, activity));
         if self.asked >= ASKED {
-            let suspect = suspect.or_insert(Suspect { at_first: None, waited: 0, look });
+            let suspect = suspect.or_insert(Suspect { first: None, since: now, waited: 0, look });
             suspect.look = look;
             return suspect.waited;
         }
         self.asked += 1;
-        let sum = tid.and_then(evidence::run_queue_wait);
-        let suspect = suspect.or_insert(Suspect { at_first: sum, waited: 0, look });
+        let time = tid.and_then(evidence::cpu_time);
+        let suspect = suspect.or_insert(Suspect { first: time, since: now, waited: 0, look });
         suspect.look = look;
-        if let (Some(first), Some(sum)) = (suspect.at_first, sum) {
-            suspect.waited = sum.saturating_sub(first);
+        if let (Some(first), Some(time)) = (suspect.first, time) {
+            suspect.waited = time.without_cpu_since(&first, now.saturating_sub(suspect.since));
         }
         suspect.waited
     }
@@ -88,22 +89,22 @@ impl Share {
 /// One of the threads that execute calls, for all of them: does it get the CPU when it wants to?
 #[derive(Debug, Default)]
 pub(crate) struct PoolThread {
-    /// Its id, the kernel's sum, and when that was.
-    last: Option<(u32, u64, u64)>,
+    /// Its id, what the kernel said, and when that was.
+    last: Option<(u32, CpuTime, u64)>,
 }
 
 impl PoolThread {
-    /// Of how much time since the last look the thread had no CPU; nothing where it is another one than then.
+    /// Of how much time since the last look the thread had no CPU; nothing where it is another one than then. A wait that
+    /// has been over several looks is told when it is over, so the part can be more than the whole of one.
     pub(crate) fn look(&mut self, tid: Option<u32>, now: u64) -> Share {
         let last = self.last.take();
-        let Some((tid, sum)) = tid.and_then(|tid| Some((tid, evidence::run_queue_wait(tid)?))) else {
+        let Some((tid, time)) = tid.and_then(|tid| Some((tid, evidence::cpu_time(tid)?))) else {
             return Share::default();
         };
-        self.last = Some((tid, sum, now));
+        self.last = Some((tid, time, now));
         match last {
             Some((same, before, at)) if same == tid => {
-                let of = now.saturating_sub(at);
-                Share { part: sum.saturating_sub(before).min(of), of }
+                Share { part: time.waited.saturating_sub(before.waited), of: now.saturating_sub(at) }
             }
             _ => Share::default(),
         }
@@ -116,16 +117,17 @@ mod tests {
     use crate::slot::Kind;
 
     #[test]
-    fn a_thread_that_sleeps_has_not_waited_for_a_cpu_and_is_forgotten_when_unseen() {
+    fn a_suspect_is_forgotten_when_unseen() {
         let mut suspects = Suspects::default();
         let activity = Activity::new(Kind::Poll, 3, 64);
         let tid = evidence::thread_id();
         suspects.begin();
-        assert_eq!(suspects.waited(1, activity, tid), 0);
+        assert_eq!(suspects.waited(1, activity, tid, 0), 0);
         std::thread::sleep(std::time::Duration::from_millis(20));
         suspects.begin();
-        // What this thread waits for is the clock: it is only ready to run for the moment of its waking.
-        assert!(suspects.waited(1, activity, tid) < 20_000_000);
+        // It is this thread that asks, so it is running; that it slept is not accounted for, and so taken for a wait. Of
+        // a thread that still sleeps nothing is.
+        assert!(suspects.waited(1, activity, tid, 20_000_000) <= 20_000_000);
         suspects.begin();
         suspects.ended(|op, _| assert_eq!(op, 3));
         assert!(suspects.known.is_empty());
@@ -147,7 +149,7 @@ mod tests {
         let mut suspects = Suspects::default();
         suspects.begin();
         for op in 0..1_000 {
-            suspects.waited(1, Activity::new(Kind::Poll, op, 64), evidence::thread_id());
+            suspects.waited(1, Activity::new(Kind::Poll, op, 64), evidence::thread_id(), 0);
         }
         assert_eq!((suspects.asked, suspects.known.len()), (ASKED, 1_000));
     }

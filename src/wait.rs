@@ -64,6 +64,8 @@ struct Pending {
     op: &'static Op,
     since: u64,
     enclosing: Enclosing,
+    /// What it waits for is there.
+    ready: bool,
 }
 
 impl Pending {
@@ -72,14 +74,20 @@ impl Pending {
         op.waits().pending.enter(since);
         rouse::rouse();
         enclosing.change(Change { waits: 1, ..Change::default() }, since);
-        Self { op, since, enclosing }
+        Self { op, since, enclosing, ready: false }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.op.waits().pending.leave(self.since);
-        self.enclosing.change(Change { waits: -1, ..Change::default() }, clock::now());
+        let now = clock::now();
+        let waits = self.op.waits();
+        waits.pending.leave(self.since);
+        self.enclosing.change(Change { waits: -1, ..Change::default() }, now);
+        waits.ended(now.saturating_sub(self.since), self.op.queue_wait_limit());
+        if !self.ready {
+            count(&waits.dropped, 1);
+        }
     }
 }
 
@@ -94,16 +102,10 @@ impl<F: Future> Future for InstrumentedWait<F> {
         match &polled {
             Poll::Pending if this.pending.is_none() => *this.pending = Some(Pending::begin(op, asked)),
             Poll::Pending => {}
-            Poll::Ready(_) => {
-                let since = this.pending.take().map_or(asked, |pending| pending.since);
-                let took = clock::now().saturating_sub(since);
-                let waits = op.waits();
-                waits.duration.record(took);
-                if took >= op.queue_wait_limit() {
-                    count(&waits.long, 1);
-                    count(&waits.long_time, took);
-                }
-            }
+            Poll::Ready(_) => match this.pending.take() {
+                Some(mut pending) => pending.ready = true,
+                None => op.waits().ended(clock::now().saturating_sub(asked), op.queue_wait_limit()),
+            },
         }
         polled
     }

@@ -4,6 +4,7 @@
 //! lock is free), and never runs anybody else's code: reports go to the sinks' own threads.
 
 use crate::clock;
+use crate::evidence;
 use crate::figures::count;
 use crate::incident::{Incident, IncidentChange};
 use crate::rouse;
@@ -57,7 +58,7 @@ pub(crate) struct Shared {
 pub(crate) fn run(shared: &Shared, pace: Pace) {
     let mut watchdog = Watchdog {
         tracker: Tracker::new(pace.started, pace.warm_up, pace.tick, pace.window),
-        sample: Sample::default(),
+        sample: Sample { cpus: evidence::cpus(), ..Sample::default() },
         lines: Vec::new(),
         unpublished: false,
         looks: 0,
