@@ -27,13 +27,16 @@ pub(crate) fn cpu_time(_: u32) -> Option<CpuTime> {
     None
 }
 
+/// The kernel brings the sum of a thread that runs up to date once in its timer's tick: 10 ms where it is longest.
+const TIMER_TICK: u64 = 10_000_000;
+
 impl CpuTime {
     /// Of the `elapsed` time since `before`: how long the thread was ready to run and had no CPU. If it is ready now, what
     /// nothing accounts for counts as the wait that goes on.
     pub(crate) fn without_cpu_since(&self, before: &Self, elapsed: u64) -> u64 {
         let waited = self.waited.saturating_sub(before.waited);
         let on_cpu = self.on_cpu.saturating_sub(before.on_cpu);
-        let unaccounted = if self.runnable { elapsed.saturating_sub(waited + on_cpu) } else { 0 };
+        let unaccounted = if self.runnable { elapsed.saturating_sub(waited + on_cpu + TIMER_TICK) } else { 0 };
         waited + unaccounted
     }
 }
@@ -67,10 +70,12 @@ mod tests {
 
     #[test]
     fn a_wait_that_goes_on_is_what_nothing_else_accounts_for() {
-        let before = CpuTime { on_cpu: 100, waited: 10, runnable: true };
-        let ready = CpuTime { on_cpu: 103, waited: 15, runnable: true };
-        assert_eq!(ready.without_cpu_since(&before, 330), 327);
+        const MS: u64 = 1_000_000;
+        let before = CpuTime { on_cpu: 100 * MS, waited: 10 * MS, runnable: true };
+        let ready = CpuTime { on_cpu: 103 * MS, waited: 15 * MS, runnable: true };
+        assert_eq!(ready.without_cpu_since(&before, 330 * MS), 317 * MS);
+        assert_eq!(ready.without_cpu_since(&before, 17 * MS), 5 * MS);
         let asleep = CpuTime { runnable: false, ..ready };
-        assert_eq!(asleep.without_cpu_since(&before, 330), 5);
+        assert_eq!(asleep.without_cpu_since(&before, 330 * MS), 5 * MS);
     }
 }

@@ -175,7 +175,7 @@ impl Sample {
         let asked = executing.filter(|_| self.ops.iter().any(queued));
         self.without_cpu = self.pool_thread.look(asked, now);
         let ops = &mut self.ops;
-        self.suspects.ended(|op, waited| {
+        self.suspects.ended(now, |op, waited| {
             if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == op) {
                 sample.without_cpu += waited;
             }
@@ -210,7 +210,7 @@ impl Sample {
             overdue = overdue.filter(|&(outer, outer_limit)| {
                 limit > outer_limit || start.saturating_sub(outer.since) >= outer_limit
             });
-            if age < limit / 2 {
+            if age < limit / 4 {
                 continue;
             }
             let id = std::ptr::from_ref(slot) as usize;

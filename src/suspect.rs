@@ -1,15 +1,15 @@
 //! Polls that are about to be overdue, and how much of their time they were ready to run and had no CPU.
 //!
 //! A poll that is preempted for a while looks like one that blocks its worker. The kernel tells the difference, but only
-//! as a sum since the thread's start: so a reading is kept from when a poll has used half of its limit, and what has come
-//! on top of it since is not counted into its age.
+//! as a sum since the thread's start: so a reading is kept from when a poll has used a quarter of its limit, and what has
+//! come on top of it since is not counted into its age, nor as much of the time before.
 
 use crate::evidence::{self, CpuTime};
 use crate::slot::Activity;
 use std::collections::HashMap;
 
 /// How many suspects are asked after in one look. The others stand as they stood.
-const ASKED: usize = 32;
+const ASKED: usize = 128;
 
 /// The polls under suspicion. One look goes: [`begin`](Self::begin), [`waited`](Self::waited) for each,
 /// [`ended`](Self::ended).
@@ -23,9 +23,9 @@ pub(crate) struct Suspects {
 
 #[derive(Debug)]
 struct Suspect {
-    /// What the kernel said when the poll was first suspected, and when that was.
-    first: Option<CpuTime>,
-    since: u64,
+    tid: Option<u32>,
+    /// What the kernel said when it was first asked for this poll, and when that was.
+    first: Option<(CpuTime, u64)>,
     waited: u64,
     /// The last look that saw it.
     look: u64,
@@ -37,34 +37,49 @@ impl Suspects {
         self.asked = 0;
     }
 
-    /// How long the poll has been without a CPU since it was first suspected. It is suspected from here on.
+    /// How long the poll has been without a CPU. It is suspected from here on.
     pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>, now: u64) -> u64 {
         let look = self.look;
-        let suspect = self.known.entry((slot, activity));
-        if self.asked >= ASKED {
-            let suspect = suspect.or_insert(Suspect { first: None, since: now, waited: 0, look });
-            suspect.look = look;
-            return suspect.waited;
-        }
-        self.asked += 1;
-        let time = tid.and_then(evidence::cpu_time);
-        let suspect = suspect.or_insert(Suspect { first: time, since: now, waited: 0, look });
+        let suspect = self.known.entry((slot, activity)).or_insert(Suspect { tid, first: None, waited: 0, look });
         suspect.look = look;
-        if let (Some(first), Some(time)) = (suspect.first, time) {
-            suspect.waited = time.without_cpu_since(&first, now.saturating_sub(suspect.since));
+        if self.asked < ASKED {
+            self.asked += 1;
+            suspect.ask(activity.start(now), now, true);
         }
         suspect.waited
     }
 
     /// Forgets those that this look has not seen; hands each one's op and how long it had been without a CPU to `f`.
-    pub(crate) fn ended(&mut self, mut f: impl FnMut(u32, u64)) {
+    pub(crate) fn ended(&mut self, now: u64, mut f: impl FnMut(u32, u64)) {
         self.known.retain(|(_, activity), suspect| {
             let goes_on = suspect.look == self.look;
-            if !goes_on && suspect.waited > 0 {
-                f(activity.op(), suspect.waited);
+            if !goes_on {
+                // Once more: what it waited for between the last look and its end is not known yet.
+                if suspect.first.is_some() && self.asked < 2 * ASKED {
+                    self.asked += 1;
+                    suspect.ask(activity.start(now), now, false);
+                }
+                if suspect.waited > 0 {
+                    f(activity.op(), suspect.waited);
+                }
             }
             goes_on
         });
+    }
+}
+
+impl Suspect {
+    /// Asks the kernel how the poll that began at `start` has fared.
+    fn ask(&mut self, start: u64, now: u64, goes_on: bool) {
+        let Some(mut time) = self.tid.and_then(evidence::cpu_time) else { return };
+        // What the thread wants now is not what a poll that is over wanted.
+        time.runnable &= goes_on;
+        let (first, at) = *self.first.get_or_insert((time, now));
+        let seen = now.saturating_sub(at);
+        let waited = time.without_cpu_since(&first, seen).min(seen);
+        // Before it was suspected it fared as it has since.
+        let before = u128::from(at.saturating_sub(start)) * u128::from(waited) / u128::from(seen.max(1));
+        self.waited = waited + before as u64;
     }
 }
 
@@ -129,7 +144,7 @@ mod tests {
         // a thread that still sleeps nothing is.
         assert!(suspects.waited(1, activity, tid, 20_000_000) <= 20_000_000);
         suspects.begin();
-        suspects.ended(|op, _| assert_eq!(op, 3));
+        suspects.ended(20_000_000, |op, _| assert_eq!(op, 3));
         assert!(suspects.known.is_empty());
     }
 

@@ -64,6 +64,8 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
         looks: 0,
         active: pace.started,
         drowsy: false,
+        looked_at: pace.started,
+        looked_cpu: clock::thread_cpu(),
         pace,
     };
     rouse::register(Some(thread::current()));
@@ -94,12 +96,16 @@ struct Watchdog {
     active: u64,
     /// It has said that it sleeps, and looks once more before it does.
     drowsy: bool,
+    /// The time of the last look, and the CPU time of this thread then.
+    looked_at: u64,
+    looked_cpu: Option<u64>,
 }
 
 impl Watchdog {
     /// Sleeps until the next look is due. Returns its time and whether it is late; `None` when it is time to stop.
     fn sleep(&mut self, shared: &Shared) -> Option<(u64, bool)> {
         let from = clock::now();
+        let stopped = self.stopped_in_look(from);
         let busy = self.sample.busy || self.tracker.is_open();
         if busy || (self.drowsy && !rouse::is_asleep()) {
             self.active = from;
@@ -123,13 +129,23 @@ impl Watchdog {
             now = clock::now();
         }
         let lateness = now - due;
-        let late = lateness >= LATE.max(self.pace.tick.saturating_mul(2));
+        let late = lateness.max(stopped) >= LATE.max(self.pace.tick.saturating_mul(2));
         shared.figures.looked(lateness, late);
         if lateness >= NOTICED {
             // With nothing in flight a pause may have begun at any time of a long sleep.
             self.sample.pauses.add(if busy || !late { due } else { from }, now);
         }
         Some((now, late))
+    }
+
+    /// How long this thread had no CPU since it began its last look: a pause like any other.
+    fn stopped_in_look(&mut self, from: u64) -> u64 {
+        let (Some(before), Some(cpu)) = (self.looked_cpu, clock::thread_cpu()) else { return 0 };
+        let stopped = from.saturating_sub(self.looked_at).saturating_sub(cpu.saturating_sub(before));
+        if stopped >= NOTICED {
+            self.sample.pauses.add(from - stopped, from);
+        }
+        stopped
     }
 
     /// Sleeps until something begins, or for long.
@@ -151,6 +167,7 @@ impl Watchdog {
         while let Some(line) = shared.new_lines.pop() {
             self.lines.push(line);
         }
+        (self.looked_at, self.looked_cpu) = (now, clock::thread_cpu());
         self.sample.take(now, late);
         let changes = self.tracker.look(&self.sample);
         self.report(shared, &changes);

@@ -1,0 +1,354 @@
+//! Whoever is stuck is named while stuck: incidents open, get worse and close, each episode once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use starvation::{
+    Cause, DEFAULT_LONG_POLL, DEFAULT_QUEUE_WAIT, Detector, Incident, IncidentChange, State, instrument_blocking_on,
+    instrument_future, instrument_job, instrument_wait,
+};
+use support::{DEADLINE, Gate, MS, current_thread, eventually, exclusive, incidents_of, multi_thread, occupy, until};
+use tokio::runtime::Runtime;
+
+fn watch(runtime: &Runtime) -> Detector {
+    Detector::builder().attach(runtime.handle()).start().unwrap()
+}
+
+/// The incident that names `op` and goes on.
+#[track_caller]
+fn open(detector: &Detector, op: &str) -> Arc<Incident> {
+    eventually("an open incident", || incidents_of(detector, op).into_iter().find(|i| i.state == State::Open))
+}
+
+/// The same incident, once it is over.
+#[track_caller]
+fn closed(detector: &Detector, id: u64) -> Arc<Incident> {
+    eventually("the incident closes", || {
+        detector.incidents().into_iter().find(|incident| incident.id == id && incident.state == State::Closed)
+    })
+}
+
+/// Holds a thread of the pool by a wrapped call.
+fn hold(runtime: &Runtime, op: &'static str, gate: &Gate) -> starvation::BlockingCall<()> {
+    let (starts, has_started) = mpsc::channel();
+    let keeper = gate.keeper();
+    let call = instrument_blocking_on(runtime.handle(), op, move || {
+        starts.send(()).unwrap();
+        keeper.wait();
+    });
+    has_started.recv_timeout(DEADLINE).unwrap();
+    call
+}
+
+#[test]
+fn a_poll_that_never_ends_is_named_with_its_place_while_it_is_stuck() {
+    let _one = exclusive();
+    let op = "incidents::stuck";
+    let runtime = multi_thread(1, 1);
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    let keeper = gate.keeper();
+    let line = line!() + 1;
+    let task = runtime.spawn(instrument_future(op, async move { keeper.wait() }));
+    let incident = open(&detector, op);
+    assert!(!task.is_finished(), "named while it is stuck");
+    assert_eq!((incident.op, incident.cause, incident.calls), (op, Cause::LongPoll, 1));
+    assert_eq!((incident.location.file(), incident.location.line()), (file!(), line));
+    assert_eq!(incident.runtime.unwrap().to_string(), runtime.handle().id().to_string());
+    assert!(incident.delay >= DEFAULT_LONG_POLL, "{incident:?}");
+    let culprit = &incident.diagnosis.culprits[0];
+    assert_eq!((culprit.op, culprit.role, culprit.count), (op, "poller", 1));
+    assert_eq!(detector.diagnose().cause, Cause::LongPoll);
+
+    gate.open();
+    let over = closed(&detector, incident.id);
+    assert_eq!((over.op, over.calls), (op, 1));
+    assert!(over.delay >= incident.delay && over.duration >= incident.duration, "{over:?}");
+    assert_eq!(incidents_of(&detector, op).len(), 1);
+}
+
+#[test]
+fn a_future_that_never_stops_dropping_is_named_too() {
+    struct Stuck(support::Keeper);
+    impl Drop for Stuck {
+        fn drop(&mut self) {
+            self.0.wait();
+        }
+    }
+
+    let _one = exclusive();
+    let op = "incidents::drop";
+    let runtime = multi_thread(1, 1);
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    let stuck = Stuck(gate.keeper());
+    let task = runtime.spawn(instrument_future(op, async move {
+        let _stuck = stuck;
+        std::future::pending::<()>().await;
+    }));
+    task.abort();
+    let incident = open(&detector, op);
+    assert_eq!((incident.op, incident.cause), (op, Cause::LongPoll));
+    gate.open();
+    closed(&detector, incident.id);
+}
+
+#[test]
+fn of_nested_polls_the_innermost_that_is_overdue_is_named() {
+    let _one = exclusive();
+    let runtime = multi_thread(1, 1);
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    let keeper = gate.keeper();
+    let inner = instrument_future("incidents::inner", async move { keeper.wait() });
+    runtime.spawn(instrument_future("incidents::outer", inner));
+    let incident = open(&detector, "incidents::inner");
+    gate.open();
+    closed(&detector, incident.id);
+    assert!(incidents_of(&detector, "incidents::outer").is_empty());
+}
+
+#[test]
+fn an_outer_poll_is_not_blamed_for_what_an_inner_one_took() {
+    let _one = exclusive();
+    const LIMIT: Duration = Duration::from_millis(300);
+    let runtime = multi_thread(1, 1);
+    let detector = Detector::builder().long_poll(LIMIT).attach(runtime.handle()).start().unwrap();
+    let outer = instrument_future("incidents::innocent", async {
+        // Short enough by itself, and long enough to be looked at: before, when only the outer one is over its limit, and
+        // after.
+        thread::sleep(LIMIT / 6);
+        instrument_future("incidents::guilty", async { thread::sleep(2 * LIMIT) }).await;
+        thread::sleep(LIMIT / 6);
+    });
+    runtime.block_on(async { tokio::spawn(outer).await.unwrap() });
+    let incident = eventually("an incident", || incidents_of(&detector, "incidents::guilty").pop());
+    closed(&detector, incident.id);
+    assert!(incidents_of(&detector, "incidents::innocent").is_empty(), "{:#?}", detector.incidents());
+}
+
+#[test]
+fn a_job_that_a_poll_runs_itself_holds_up_its_worker() {
+    let _one = exclusive();
+    let op = "incidents::inline";
+    let runtime = multi_thread(1, 1);
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    let keeper = gate.keeper();
+    runtime.spawn(instrument_future(op, async move { instrument_job("incidents::inlined", move || keeper.wait())() }));
+    let incident = open(&detector, op);
+    assert_eq!((incident.op, incident.cause), (op, Cause::LongPoll));
+    gate.open();
+}
+
+#[test]
+fn a_call_that_never_starts_names_who_holds_the_thread() {
+    let _one = exclusive();
+    let (holder, victim) = ("incidents::holder", "incidents::queued");
+    let runtime = current_thread(1);
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    let held = hold(&runtime, holder, &gate);
+    let call = instrument_blocking_on(runtime.handle(), victim, || ());
+    let incident = open(&detector, victim);
+    assert!(!call.is_finished() && !held.is_finished());
+    assert_eq!(incident.op, holder);
+    assert!(incident.delay >= DEFAULT_QUEUE_WAIT, "{incident:?}");
+    assert_eq!((incident.diagnosis.culprits[0].op, incident.diagnosis.culprits[0].role), (holder, "occupant"));
+    assert_eq!((incident.diagnosis.victims[0].op, incident.diagnosis.victims[0].calls), (victim, 1));
+    gate.open();
+    let over = closed(&detector, incident.id);
+    assert_eq!(over.op, holder);
+    assert_eq!(incidents_of(&detector, victim).len(), 1);
+}
+
+#[test]
+fn a_call_that_never_starts_behind_unwatched_work_says_that_the_evidence_is_missing() {
+    let _one = exclusive();
+    let op = "incidents::behind_unwatched";
+    let runtime = current_thread(1);
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    occupy(runtime.handle(), &gate);
+    drop(instrument_blocking_on(runtime.handle(), op, || ()));
+    let incident = open(&detector, op);
+    assert_eq!((incident.op, incident.cause), (op, Cause::Undetermined));
+    assert!(incident.detail.is_some() && incident.diagnosis.culprits.is_empty(), "{incident:?}");
+    gate.open();
+    closed(&detector, incident.id);
+}
+
+#[test]
+fn a_job_that_no_thread_takes_is_named_without_a_runtime() {
+    let _one = exclusive();
+    let op = "incidents::job";
+    let runtime = current_thread(1);
+    let detector = watch(&runtime);
+    let job = instrument_job(op, || ());
+    let incident = open(&detector, op);
+    assert_eq!((incident.op, incident.runtime), (op, None));
+    job();
+    closed(&detector, incident.id);
+}
+
+#[test]
+fn a_wait_that_never_ends_points_downstream() {
+    let _one = exclusive();
+    let op = "incidents::permit";
+    let runtime = multi_thread(1, 1);
+    let detector = watch(&runtime);
+    let task = runtime.spawn(instrument_wait(op, std::future::pending::<()>()));
+    let incident = open(&detector, op);
+    assert_eq!((incident.op, incident.cause, incident.calls), (op, Cause::DownstreamLimit, 1));
+    assert_eq!(incident.diagnosis.culprits[0].role, "resource");
+    assert!(incident.delay >= DEFAULT_QUEUE_WAIT, "{incident:?}");
+    task.abort();
+    closed(&detector, incident.id);
+}
+
+#[test]
+fn what_is_over_before_the_observer_looks_is_reported_all_the_same() {
+    let _one = exclusive();
+    let runtime = current_thread(1);
+    // Mostly all of it happens between two looks; where one comes in between, it opens the incident then.
+    let detector = Detector::builder().tick(800 * MS).attach(runtime.handle()).start().unwrap();
+    until("the observer has begun", || detector.snapshot().observer.ticks > 0);
+    let gate = Gate::default();
+    let held = hold(&runtime, "incidents::past_holder", &gate);
+    let call = instrument_blocking_on(runtime.handle(), "incidents::past_queued", || ());
+    thread::sleep(2 * DEFAULT_QUEUE_WAIT);
+    gate.open();
+    runtime.block_on(async {
+        call.await.unwrap();
+        held.await.unwrap();
+        instrument_future("incidents::past_poll", async { thread::sleep(2 * DEFAULT_LONG_POLL) }).await;
+        instrument_wait("incidents::past_wait", tokio::time::sleep(2 * DEFAULT_QUEUE_WAIT)).await;
+    });
+    for (op, cause) in [
+        ("incidents::past_queued", None),
+        ("incidents::past_poll", Some(Cause::LongPoll)),
+        ("incidents::past_wait", Some(Cause::DownstreamLimit)),
+    ] {
+        let incident = eventually(op, || incidents_of(&detector, op).pop());
+        assert!(cause.is_none_or(|cause| incident.cause == cause), "{incident:?}");
+        assert!(incident.delay >= DEFAULT_LONG_POLL && incident.calls >= 1, "{incident:?}");
+    }
+}
+
+#[test]
+fn a_fault_after_a_long_silence_is_seen_as_any_other() {
+    let _one = exclusive();
+    let op = "incidents::after_silence";
+    let runtime = multi_thread(1, 1);
+    let detector = watch(&runtime);
+    // Long enough for the observer to sleep until something begins.
+    thread::sleep(1_600 * MS);
+    let gate = Gate::default();
+    let keeper = gate.keeper();
+    runtime.spawn(instrument_future(op, async move { keeper.wait() }));
+    let incident = open(&detector, op);
+    gate.open();
+    closed(&detector, incident.id);
+}
+
+#[test]
+fn an_incident_is_updated_when_it_is_twice_as_bad_and_keeps_its_id() {
+    let _one = exclusive();
+    let op = "incidents::doubles";
+    let runtime = multi_thread(1, 1);
+    let detector = watch(&runtime);
+    let mut changes = detector.subscribe();
+    let gate = Gate::default();
+    let keeper = gate.keeper();
+    runtime.spawn(instrument_future(op, async move { keeper.wait() }));
+    let mut reports = Vec::new();
+    while reports.len() < 4 {
+        reports.push(changes.recv_timeout(DEADLINE).unwrap());
+    }
+    gate.open();
+    while !matches!(reports.last(), Some(IncidentChange::Closed(_))) {
+        reports.push(changes.recv_timeout(DEADLINE).unwrap());
+    }
+    let id = reports[0].incident().id;
+    assert!(reports.iter().all(|change| change.incident().op == op && change.incident().id == id), "{reports:#?}");
+    assert!(matches!(reports[0], IncidentChange::Opened(_)));
+    for pair in reports[..reports.len() - 1].windows(2) {
+        let (earlier, later) = (pair[0].incident(), pair[1].incident());
+        assert!(matches!(pair[1], IncidentChange::Updated(_)));
+        assert_eq!(later.state, State::Open);
+        let clearer = (earlier.cause, earlier.detail) != (later.cause, later.detail);
+        assert!(clearer || later.delay >= 2 * earlier.delay, "{:?} then {:?}", earlier.delay, later.delay);
+    }
+    assert_eq!(reports.last().unwrap().incident().state, State::Closed);
+}
+
+#[test]
+fn a_storm_of_a_thousand_victims_is_one_incident() {
+    let _one = exclusive();
+    let (holder, victim) = ("incidents::storm_holder", "incidents::storm");
+    let runtime = multi_thread(1, 1);
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    let _held = hold(&runtime, holder, &gate);
+    let calls: Vec<_> = (0..1_000).map(|_| instrument_blocking_on(runtime.handle(), victim, || ())).collect();
+    let incident = open(&detector, victim);
+    until("its delay doubles", || {
+        incidents_of(&detector, victim).iter().any(|now| now.delay >= 2 * incident.delay && now.calls >= 1_000)
+    });
+    gate.open();
+    runtime.block_on(async {
+        for call in calls {
+            call.await.unwrap();
+        }
+    });
+    let over = closed(&detector, incident.id);
+    assert_eq!(incidents_of(&detector, victim).len(), 1);
+    assert!(over.calls >= 1_000 && over.suppressed >= 990, "{over:?}");
+    assert_eq!((over.op, over.diagnosis.victims[0].op), (holder, victim));
+}
+
+#[test]
+fn a_kind_of_episode_that_comes_again_and_again_is_counted_and_not_reported() {
+    let _one = exclusive();
+    let op = "incidents::again";
+    let runtime = current_thread(1);
+    let detector = watch(&runtime);
+    let mut episodes = 0;
+    while detector.snapshot().observer.muted_incidents == 0 {
+        runtime.block_on(instrument_future(op, async { thread::sleep(2 * DEFAULT_LONG_POLL) }));
+        // An episode has ended when nothing of it was seen for twenty ticks.
+        thread::sleep(150 * MS);
+        episodes += 1;
+        assert!(episodes < 100, "none was muted");
+    }
+    let told = incidents_of(&detector, op);
+    assert!(told.len() < episodes && told.len() >= 2, "{} of {episodes}", told.len());
+    assert!(told.is_sorted_by_key(|incident| incident.id));
+}
+
+#[test]
+fn two_faults_at_once_are_two_incidents_and_the_worse_one_is_the_diagnosis() {
+    let _one = exclusive();
+    let runtime = multi_thread(2, 1);
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    let first = gate.keeper();
+    runtime.spawn(instrument_future("incidents::worse", async move { first.wait() }));
+    let worse = open(&detector, "incidents::worse");
+    until("it is twice as bad", || {
+        incidents_of(&detector, "incidents::worse").iter().any(|now| now.delay >= 2 * worse.delay)
+    });
+    let second = gate.keeper();
+    runtime.spawn(instrument_future("incidents::better", async move { second.wait() }));
+    let better = open(&detector, "incidents::better");
+    assert!(better.id > worse.id && better.opened_after > worse.opened_after);
+    assert_eq!(detector.diagnose().culprits[0].op, "incidents::worse");
+    gate.open();
+    closed(&detector, worse.id);
+    closed(&detector, better.id);
+}
