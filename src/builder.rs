@@ -2,14 +2,13 @@
 
 use crate::clock::nanos;
 use crate::defaults::{DEFAULT_LONG_POLL, DEFAULT_QUEUE_WAIT, DEFAULT_TICK, DEFAULT_WARM_UP, DEFAULT_WINDOW};
-use crate::detector::Detector;
 use crate::op::{self, OwnLimits};
 use crate::sink::Sink;
 use std::time::Duration;
 use std::{fmt, io};
 use tokio::runtime::Handle;
 
-/// Sets up a [`Detector`]. Made by [`Detector::builder`].
+/// Sets up a [`Detector`](crate::Detector). Made by [`Detector::builder`](crate::Detector::builder).
 #[must_use = "a detector runs once it is started"]
 pub struct Builder {
     pub(crate) long_poll: Duration,
@@ -19,7 +18,7 @@ pub struct Builder {
     pub(crate) window: Duration,
     pub(crate) own_limits: Vec<OwnLimits>,
     /// A setting of a single op that was given zero.
-    zero: Option<&'static str>,
+    pub(crate) zero: Option<&'static str>,
     pub(crate) sinks: Vec<Box<dyn Sink>>,
     pub(crate) handles: Vec<Handle>,
 }
@@ -135,29 +134,6 @@ impl Builder {
             self.handles.push(handle.clone());
         }
         self
-    }
-
-    /// Starts the detector.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError`], which says what to do: a duration of zero, a detector that runs already, no runtime to attach
-    /// to, a thread that the system refuses.
-    pub fn start(self) -> Result<Detector, StartError> {
-        for (what, duration) in [
-            ("long_poll", self.long_poll),
-            ("queue_wait", self.queue_wait),
-            ("tick", self.tick),
-            ("window", self.window),
-        ] {
-            if duration.is_zero() {
-                return Err(StartError::Zero(what));
-            }
-        }
-        if let Some(what) = self.zero {
-            return Err(StartError::Zero(what));
-        }
-        Detector::from_builder(self)
     }
 }
 

@@ -186,6 +186,31 @@ impl Detector {
     }
 }
 
+impl Builder {
+    /// Starts the detector.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`], which says what to do: a duration of zero, a detector that runs already, no runtime to attach
+    /// to, a thread that the system refuses.
+    pub fn start(self) -> Result<Detector, StartError> {
+        for (what, duration) in [
+            ("long_poll", self.long_poll),
+            ("queue_wait", self.queue_wait),
+            ("tick", self.tick),
+            ("window", self.window),
+        ] {
+            if duration.is_zero() {
+                return Err(StartError::Zero(what));
+            }
+        }
+        if let Some(what) = self.zero {
+            return Err(StartError::Zero(what));
+        }
+        Detector::from_builder(self)
+    }
+}
+
 impl Drop for Detector {
     fn drop(&mut self) {
         // Release: pairs with the observer's Acquire.
