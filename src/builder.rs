@@ -66,8 +66,9 @@ impl Builder {
 
     /// How long a call may wait for a thread, or an `instrument_wait` stay pending. Default: [`DEFAULT_QUEUE_WAIT`].
     ///
-    /// A call still queued at this age is an incident. One that has ended counts as starved if it waited for at least
-    /// this long *and* longer than it executed: a tiny call may wait for many times its execution and nothing is wrong.
+    /// A call still queued at this age is an incident. One that has started counts as starved if it waited for at least
+    /// this long *and* longer than its op's executions take on average: a tiny call may wait for many times its execution
+    /// and nothing is wrong.
     pub fn queue_wait(mut self, floor: Duration) -> Self {
         self.queue_wait = floor;
         self

@@ -109,7 +109,13 @@ impl Call {
         self.op.queued.leave(self.enqueued);
         let calls = self.calls();
         count(&calls.started, 1);
-        calls.queue_wait.record(now - self.enqueued);
+        let waited = now - self.enqueued;
+        calls.queue_wait.record(waited);
+        // Counted now, not at the end, which may be long after all that it was a part of.
+        if waited >= self.op.queue_wait_limit() && calls.usual_execution().is_none_or(|usual| waited > usual) {
+            count(&calls.dominated, 1);
+            count(&calls.dominated_wait, waited);
+        }
         if before & RELEASED == 0 {
             self.enclosing.change(Change { queued: -1, executing: 1, waits: 0 }, now);
         } else {
@@ -132,8 +138,6 @@ impl Call {
             count(&calls.cpu_known_execution, ran);
         }
         if waited >= self.op.queue_wait_limit() && waited > ran {
-            count(&calls.dominated, 1);
-            count(&calls.dominated_wait, waited);
             self.warn(waited, ran, now);
         }
         self.finish(now, if panicked { PANICKED } else { 0 }, Change { executing: -1, ..Change::default() });

@@ -3,6 +3,7 @@
 use crate::incident::{Culprit, Diagnosis, Incident, IncidentChange, State, Victim};
 use crate::judge;
 use crate::peak::{Crowd, Peak};
+use crate::pool::{self, Pool};
 use crate::sample::{Counted, Held, OpSample, Sample, Site};
 use crate::suspect::Share;
 use std::collections::HashMap;
@@ -271,7 +272,7 @@ impl Episode {
             })
             .collect();
         let (waited, covered) = (self.looks[0].0 + self.looks[1].0, self.looks[0].1 + self.looks[1].1);
-        let pool = judge::Pool {
+        let pool = Pool {
             waiting: self.parts.values().map(|part| part.waiting).sum(),
             age: Duration::from_nanos(self.parts.values().map(|part| part.age).max().unwrap_or(0)),
             most_waiting: self.most_waiting,
@@ -284,9 +285,9 @@ impl Episode {
             cpus: self.cpus,
             uncovered: covered * 2 < waited,
         };
-        let diagnosis = judge::pool(culprits, victims, &pool);
+        let (diagnosis, of_holder) = pool::judge(culprits, victims, &pool);
         // Who is not found at fault is not named for it: then it is the one that waits.
-        let holder = holders.first().map(|(part, _)| part.site).filter(|_| diagnosis.names_holder());
+        let holder = holders.first().map(|(part, _)| part.site).filter(|_| of_holder);
         let site = holder.or(waiters.first().map(|part| part.site)).or(holders.first().map(|(part, _)| part.site))?;
         Some((site, diagnosis))
     }

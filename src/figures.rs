@@ -125,7 +125,7 @@ pub(crate) struct CallFigures {
     /// CPU time of the executions whose CPU time is known, and their wall time: the share is of these alone.
     pub(crate) cpu: AtomicU64,
     pub(crate) cpu_known_execution: AtomicU64,
-    /// Calls whose wait was over the floor and longer than their execution, and those waits' sum.
+    /// Calls whose wait was over the floor and longer than their op's executions are on average, and those waits' sum.
     pub(crate) dominated: AtomicU64,
     pub(crate) dominated_wait: AtomicU64,
 }
@@ -149,12 +149,18 @@ impl CallFigures {
         }
     }
 
+    /// How long an execution takes on average; none before the first has ended.
+    pub(crate) fn usual_execution(&self) -> Option<u64> {
+        let ended = self.returned.load(Ordering::Relaxed) + self.panicked.load(Ordering::Relaxed);
+        self.execution.sum().checked_div(ended)
+    }
+
     /// Whether to ask for the CPU time of the next execution: always, unless they are so short that the two system
     /// calls, about half a microsecond, would tell; then of every eighth.
     pub(crate) fn asks_for_cpu(&self) -> bool {
         const SHORT: u64 = 20_000;
         let ended = self.returned.load(Ordering::Relaxed);
-        ended < 64 || ended.is_multiple_of(8) || self.execution.sum() / ended >= SHORT
+        ended < 64 || ended.is_multiple_of(8) || self.usual_execution().is_none_or(|usual| usual >= SHORT)
     }
 
     /// Executions under way.

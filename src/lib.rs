@@ -80,6 +80,7 @@ mod ledger;
 mod op;
 mod pause;
 mod peak;
+mod pool;
 mod rouse;
 mod runtime;
 mod sample;

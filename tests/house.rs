@@ -11,7 +11,7 @@ const LAYERS: [&[&str]; 9] = [
     &["slot", "op", "age", "figures"],
     &["timing", "gap", "ledger", "scope", "trace", "call"],
     &["blocking", "future", "wait", "job", "runtime"],
-    &["cause", "pause", "peak", "suspect", "sample", "snapshot", "incident", "judge", "episode", "tracker"],
+    &["cause", "pause", "peak", "suspect", "sample", "snapshot", "incident", "judge", "pool", "episode", "tracker"],
     &["sink"],
     &["watchdog"],
     &["builder"],

@@ -204,7 +204,6 @@ fn the_first_moments_of_a_process_that_warms_up() {
     runtime.spawn(instrument_future(op, async move { keeper.wait() }));
     let incident = eventually("an incident after the warm-up", || incidents_of(&detector, op).pop());
     assert!(incident.opened_after >= warm_up, "{incident:?}");
-    assert!(incident.delay >= warm_up / 2, "it has been stuck since before: {incident:?}");
 }
 
 #[test]
