@@ -136,8 +136,9 @@ pub(crate) struct Sample {
     pub(crate) previous: u64,
     /// The observer came late. What looks old may be so for the same reason.
     pub(crate) late: bool,
-    /// All times at which it did.
+    /// All times at which it did, and those at which it did not even wait for a CPU: the process was stopped.
     pub(crate) pauses: Pauses,
+    pub(crate) stops: Pauses,
     /// The innermost overdue poll of each thread that has one outside of any execution.
     pub(crate) overdue: Vec<Held>,
     pub(crate) executions: Vec<Held>,
@@ -214,7 +215,11 @@ impl Sample {
                 continue;
             }
             let id = std::ptr::from_ref(slot) as usize;
-            let without_cpu = self.suspects.waited(id, activity, slot.tid(), self.now).max(self.pauses.since(start));
+            // Where the kernel tells of the thread, the observer's own waits for a CPU say nothing more.
+            let without_cpu = match self.suspects.waited(id, activity, slot.tid(), self.now) {
+                Some(waited) => waited.max(self.stops.since(start)),
+                None => self.pauses.since(start),
+            };
             let since = start.saturating_add(without_cpu).min(self.now);
             if self.now - since >= limit {
                 overdue = Some((Held { op: op.index, since }, limit));

@@ -37,8 +37,8 @@ impl Suspects {
         self.asked = 0;
     }
 
-    /// How long the poll has been without a CPU. It is suspected from here on.
-    pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>, now: u64) -> u64 {
+    /// How long the poll has been without a CPU; `None` where the kernel does not tell. It is suspected from here on.
+    pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>, now: u64) -> Option<u64> {
         let look = self.look;
         let suspect = self.known.entry((slot, activity)).or_insert(Suspect { tid, first: None, waited: 0, look });
         suspect.look = look;
@@ -46,7 +46,7 @@ impl Suspects {
             self.asked += 1;
             suspect.ask(activity.start(now), now, true);
         }
-        suspect.waited
+        suspect.first.map(|_| suspect.waited)
     }
 
     /// Forgets those that this look has not seen; hands each one's op and how long it had been without a CPU to `f`.
@@ -74,7 +74,12 @@ impl Suspect {
         let Some(mut time) = self.tid.and_then(evidence::cpu_time) else { return };
         // What the thread wants now is not what a poll that is over wanted.
         time.runnable &= goes_on;
-        let (first, at) = *self.first.get_or_insert((time, now));
+        let Some((first, at)) = self.first else {
+            self.first = Some((time, now));
+            // Of a thread that wants the CPU one reading says nothing: it gets one more look.
+            self.waited = if time.runnable { now.saturating_sub(start) } else { 0 };
+            return;
+        };
         let seen = now.saturating_sub(at);
         let waited = time.without_cpu_since(&first, seen).min(seen);
         // Before it was suspected it fared as it has since.
@@ -132,20 +137,40 @@ mod tests {
     use crate::slot::Kind;
 
     #[test]
-    fn a_suspect_is_forgotten_when_unseen() {
+    fn one_that_wants_the_cpu_gets_one_more_look_and_is_forgotten_when_unseen() {
         let mut suspects = Suspects::default();
-        let activity = Activity::new(Kind::Poll, 3, 64);
+        let activity = Activity::new(Kind::Poll, 3, 64_000_000);
+        // The thread that asks is running.
         let tid = evidence::thread_id();
         suspects.begin();
-        assert_eq!(suspects.waited(1, activity, tid, 0), 0);
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(suspects.waited(1, activity, tid, 94_000_000), Some(30_000_000));
         suspects.begin();
-        // It is this thread that asks, so it is running; that it slept is not accounted for, and so taken for a wait. Of
-        // a thread that still sleeps nothing is.
-        assert!(suspects.waited(1, activity, tid, 20_000_000) <= 20_000_000);
+        assert!(suspects.waited(1, activity, tid, 99_000_000).is_some_and(|waited| waited <= 35_000_000));
+        assert_eq!(suspects.waited(1, activity, None, 99_000_000).is_some(), true, "what is known stays known");
         suspects.begin();
-        suspects.ended(20_000_000, |op, _| assert_eq!(op, 3));
+        suspects.ended(99_000_000, |op, _| assert_eq!(op, 3));
         assert!(suspects.known.is_empty());
+        assert_eq!(suspects.waited(1, activity, None, 99_000_000), None);
+    }
+
+    #[test]
+    fn one_that_sleeps_gets_none() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            let _ = sender.send(evidence::thread_id());
+            let _ = stopped.recv();
+        });
+        let Ok(tid) = receiver.recv() else { panic!("the thread tells its id") };
+        // It has told its id before it sleeps.
+        while tid.and_then(evidence::cpu_time).is_some_and(|time| time.runnable) {
+            std::thread::yield_now();
+        }
+        let mut suspects = Suspects::default();
+        suspects.begin();
+        assert_eq!(suspects.waited(1, Activity::new(Kind::Poll, 3, 64_000_000), tid, 94_000_000), Some(0));
+        drop(stop);
+        assert!(sleeper.join().is_ok());
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
         drowsy: false,
         looked_at: pace.started,
         looked_cpu: clock::thread_cpu(),
+        waited: Some(0),
         pace,
     };
     rouse::register(Some(thread::current()));
@@ -99,6 +100,8 @@ struct Watchdog {
     /// The time of the last look, and the CPU time of this thread then.
     looked_at: u64,
     looked_cpu: Option<u64>,
+    /// How long this thread had waited for a CPU since its start, when that was last asked.
+    waited: Option<u64>,
 }
 
 impl Watchdog {
@@ -133,7 +136,7 @@ impl Watchdog {
         shared.figures.looked(lateness, late);
         if lateness >= NOTICED {
             // With nothing in flight a pause may have begun at any time of a long sleep.
-            self.sample.pauses.add(if busy || !late { due } else { from }, now);
+            self.paused(if busy || !late { due } else { from }, now);
         }
         Some((now, late))
     }
@@ -143,9 +146,21 @@ impl Watchdog {
         let (Some(before), Some(cpu)) = (self.looked_cpu, clock::thread_cpu()) else { return 0 };
         let stopped = from.saturating_sub(self.looked_at).saturating_sub(cpu.saturating_sub(before));
         if stopped >= NOTICED {
-            self.sample.pauses.add(from - stopped, from);
+            self.paused(from - stopped, from);
         }
         stopped
+    }
+
+    /// This thread did not run when it wanted to. What of that it did not wait for a CPU the process was stopped.
+    fn paused(&mut self, from: u64, to: u64) {
+        self.sample.pauses.add(from, to);
+        let waited = evidence::thread_id().and_then(evidence::cpu_time).map(|time| time.waited);
+        let fresh = waited.zip(self.waited).map_or(0, |(waited, before)| waited.saturating_sub(before));
+        self.waited = waited.or(self.waited);
+        let stop = from.saturating_add(fresh);
+        if stop.saturating_add(NOTICED) <= to {
+            self.sample.stops.add(stop, to);
+        }
     }
 
     /// Sleeps until something begins, or for long.
