@@ -53,6 +53,8 @@ struct Part {
     /// In this stretch of time, and in the one before: the judgement is of these.
     now: Seen,
     before: Seen,
+    /// How many threads it holds at the last look.
+    holds: u64,
     /// What of it waits at the last look, and for how long the oldest does.
     waiting: u64,
     age: u64,
@@ -155,6 +157,7 @@ impl Episode {
             let (count, longest) = held;
             let seen = Seen { counted: *fresh, held: count, most_held: count, longest_held: longest };
             part.now = part.now.plus(seen);
+            part.holds = count;
             part.history = op.counted;
             // Who blocks a worker is the one that is delayed, too.
             (part.waiting, part.age) = if matches!(key, Key::LongPoll(_)) { held } else { waiting };
@@ -197,7 +200,7 @@ impl Part {
     fn new(site: Site) -> Self {
         let counted = Counted::default();
         let (now, before) = (Seen::default(), Seen::default());
-        Self { site, counted, now, before, waiting: 0, age: 0, history: counted }
+        Self { site, counted, now, before, holds: 0, waiting: 0, age: 0, history: counted }
     }
 
     /// What has been seen of it lately.
@@ -251,8 +254,10 @@ impl Episode {
     fn conclude_pool(&self, key: Key, crowd: Crowd) -> Option<(Site, Diagnosis)> {
         let mut holders: Vec<(&Part, Seen)> = self.parts.values().map(|part| (part, part.recent())).collect();
         let counted = holders.iter().fold(Counted::default(), |sum, (_, seen)| sum.plus(seen.counted));
+        // Who holds threads now, or, between two calls, lately.
+        let held_now = holders.iter().any(|(part, _)| part.holds > 0);
+        holders.retain(|(part, seen)| if held_now { part.holds > 0 } else { seen.held > 0 });
         let held: u64 = holders.iter().map(|(_, seen)| seen.held).sum();
-        holders.retain(|(_, seen)| seen.held > 0);
         holders.sort_by_key(|(_, seen)| std::cmp::Reverse((seen.held, seen.longest_held)));
         let mut waiters: Vec<&Part> = self.parts.values().filter(|part| part.delayed(key).0 > 0).collect();
         waiters.sort_by_key(|part| std::cmp::Reverse(part.delayed(key).1));

@@ -467,7 +467,7 @@ mod tests {
     #[test]
     fn who_let_go_of_the_threads_is_not_accused_any_more() {
         let mut time = held_by_one_after_the_other();
-        time.pass(12_000);
+        time.pass(100);
         let incidents = time.tracker.incidents();
         let culprits: Vec<_> = incidents[0].diagnosis.culprits.iter().map(|c| (c.op, c.count)).collect();
         assert_eq!((incidents[0].op, culprits), ("second", vec![("second", 2)]));
