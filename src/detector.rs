@@ -5,17 +5,18 @@ use crate::clock::{self, nanos};
 use crate::defaults::{LONG_POLL_NANOS, QUEUE_WAIT_NANOS};
 use crate::incident::{Diagnosis, Incident, State};
 use crate::runtime::RuntimeSnapshot;
+use crate::sink::Sink;
 use crate::sink::channel::{Subscribers, Subscription};
 use crate::sink::line::Line;
 use crate::sink::spans::Spans;
 use crate::snapshot::{ObserverSnapshot, Snapshot};
 use crate::watchdog::{self, Pace, Shared};
 use crate::{judge, op};
-use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{fmt, io};
 use tokio::runtime::Handle;
 
 /// Watches the process: opens an incident when someone is stuck, closes it when it is over.
@@ -53,6 +54,15 @@ pub struct Detector {
     subscribers: Subscribers,
     started: u64,
     window: Duration,
+}
+
+/// Starts the observer's thread, and before it one for each sink.
+fn start_threads(sinks: Vec<Box<dyn Sink>>, shared: &Arc<Shared>, pace: Pace) -> io::Result<JoinHandle<()>> {
+    for sink in sinks {
+        shared.new_lines.push(Line::start(sink, Arc::clone(&shared.figures))?);
+    }
+    let shared = Arc::clone(shared);
+    thread::Builder::new().name("starvation".to_owned()).spawn(move || watchdog::run(&shared, pace))
 }
 
 /// Gives the process's place for a detector back.
@@ -104,15 +114,11 @@ impl Detector {
         let subscribers = Subscribers::default();
         builder.sinks.push(Box::new(Spans::new()));
         builder.sinks.push(Box::new(subscribers.courier(Arc::clone(&shared.figures))));
-        for sink in builder.sinks {
-            let line = Line::start(sink, Arc::clone(&shared.figures)).map_err(StartError::Thread)?;
-            shared.new_lines.push(line);
-        }
-        let of_thread = Arc::clone(&shared);
-        let thread = thread::Builder::new()
-            .name("starvation".to_owned())
-            .spawn(move || watchdog::run(&of_thread, pace))
-            .map_err(StartError::Thread)?;
+        let thread = start_threads(builder.sinks, &shared, pace).map_err(|error| {
+            // Those that did start are not left behind.
+            std::iter::from_fn(|| shared.new_lines.pop()).for_each(|line| line.close());
+            StartError::Thread(error)
+        })?;
         std::mem::forget(place);
         let handles = Mutex::new(builder.handles);
         let (started, window) = (pace.started, builder.window);

@@ -196,3 +196,26 @@ impl Gap {
         unpack(self.word.swap(0, Ordering::AcqRel))
     }
 }
+
+#[cfg(all(test, starvation_loom))]
+mod models {
+    use super::*;
+    use loom::{sync::Arc, thread};
+
+    /// A call starts while its future goes to sleep: whoever comes second sees the other, and the gap is in the class
+    /// that the counts tell.
+    #[test]
+    fn a_start_meets_a_future_going_to_sleep() {
+        loom::model(|| {
+            let gap = Arc::new(Gap::new());
+            gap.change(Change { queued: 1, ..Change::default() }, 2);
+            let pool = {
+                let gap = gap.clone();
+                thread::spawn(move || gap.change(Change { queued: -1, executing: 1, waits: 0 }, 10))
+            };
+            gap.arm(5, false);
+            pool.join().unwrap();
+            assert_eq!(unpack(gap.word.load(Ordering::Relaxed)).map(|(_, class)| class), Some(Class::Execution));
+        });
+    }
+}
