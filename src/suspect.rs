@@ -11,6 +11,9 @@ use std::collections::HashMap;
 /// How many suspects are asked after in one look. The others stand as they stood.
 const ASKED: usize = 128;
 
+/// One is asked after again when it has gone on for this part of its age since.
+const ASKED_AGAIN: u64 = 8;
+
 /// The polls under suspicion. One look goes: [`begin`](Self::begin), [`waited`](Self::waited) for each,
 /// [`ended`](Self::ended).
 #[derive(Debug, Default)]
@@ -27,6 +30,7 @@ struct Suspect {
     /// What the kernel said when it was first asked for this poll, and when that was.
     first: Option<(CpuTime, u64)>,
     waited: u64,
+    asked_at: u64,
     /// The last look that saw it.
     look: u64,
 }
@@ -40,11 +44,16 @@ impl Suspects {
     /// How long the poll has been without a CPU; `None` where the kernel does not tell. It is suspected from here on.
     pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>, now: u64) -> Option<u64> {
         let look = self.look;
-        let suspect = self.known.entry((slot, activity)).or_insert(Suspect { tid, first: None, waited: 0, look });
+        let suspect =
+            self.known.entry((slot, activity)).or_insert(Suspect { tid, first: None, waited: 0, asked_at: 0, look });
         suspect.look = look;
-        if self.asked < ASKED {
+        let start = activity.start(now);
+        // The longer it goes on without wanting a CPU, the more rarely: a hundred that hang for ever cost next to nothing.
+        let due = suspect.waited > 0
+            || now.saturating_sub(suspect.asked_at) >= suspect.asked_at.saturating_sub(start) / ASKED_AGAIN;
+        if due && self.asked < ASKED {
             self.asked += 1;
-            suspect.ask(activity.start(now), now, true);
+            suspect.ask(start, now, true);
         }
         suspect.first.map(|_| suspect.waited)
     }
@@ -71,6 +80,7 @@ impl Suspects {
 impl Suspect {
     /// Asks the kernel how the poll that began at `start` has fared.
     fn ask(&mut self, start: u64, now: u64, goes_on: bool) {
+        self.asked_at = now;
         let Some(mut time) = self.tid.and_then(evidence::cpu_time) else { return };
         // What the thread wants now is not what a poll that is over wanted.
         time.runnable &= goes_on;
@@ -151,6 +161,20 @@ mod tests {
         suspects.ended(99_000_000, |op, _| assert_eq!(op, 3));
         assert!(suspects.known.is_empty());
         assert_eq!(suspects.waited(1, activity, None, 99_000_000), None);
+    }
+
+    #[test]
+    fn one_that_goes_on_for_long_is_asked_after_rarely() {
+        let (mut suspects, mut asked) = (Suspects::default(), 0);
+        // One of which the kernel tells nothing has not waited, for all that is known.
+        let activity = Activity::new(Kind::Poll, 3, 64_000_000);
+        for look in 1..=2_000 {
+            suspects.begin();
+            suspects.waited(1, activity, None, 64_000_000 + look * 5_000_000);
+            asked += suspects.asked;
+        }
+        // Every look for 40 ms, then as its age grows by an eighth, up to 10 s.
+        assert!((10..80).contains(&asked), "{asked}");
     }
 
     #[test]
