@@ -55,7 +55,7 @@ pub(crate) fn run(
     Ok(Outcome {
         plan,
         took,
-        ledger: ledgers.iter().fold(Ledger::default(), add),
+        ledger: ledgers.iter().copied().sum(),
         longest_job: ledgers.iter().map(|ledger| ledger.total).max().unwrap_or_default(),
         calls: calls.ok_or("no call was made")?,
         incidents,
@@ -88,15 +88,4 @@ fn watch(mut changes: Subscription, mut tell: impl FnMut(&IncidentChange)) -> Ve
         latest.insert(change.incident().id, Arc::clone(change.incident()));
     }
     latest.into_values().collect()
-}
-
-fn add(mut sum: Ledger, job: &Ledger) -> Ledger {
-    sum.polling += job.polling;
-    sum.scheduled += job.scheduled;
-    sum.blocking_queue += job.blocking_queue;
-    sum.blocking_execution += job.blocking_execution;
-    sum.waiting += job.waiting;
-    sum.other += job.other;
-    sum.total += job.total;
-    sum
 }
