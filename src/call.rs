@@ -31,6 +31,8 @@ const AWAITED: u32 = 1 << 2;
 const RELEASED: u32 = 1 << 3;
 const PANICKED: u32 = 1 << 4;
 const REJECTED: u32 = 1 << 5;
+/// It waited for too long, and whether for longer than it runs is to be seen.
+const UNJUDGED: u32 = 1 << 6;
 
 /// `cpu` where it is not known.
 const UNKNOWN: u64 = u64::MAX;
@@ -111,10 +113,14 @@ impl Call {
         count(&calls.started, 1);
         let waited = now - self.enqueued;
         calls.queue_wait.record(waited);
-        // Counted now, not at the end, which may be long after all that it was a part of.
-        if waited >= self.op.queue_wait_limit() && calls.usual_execution().is_none_or(|usual| waited > usual) {
-            count(&calls.dominated, 1);
-            count(&calls.dominated_wait, waited);
+        if waited >= self.op.queue_wait_limit() {
+            // Judged now, not at the end, which may be long after all that the wait was a part of; but of an op's first
+            // calls nobody knows yet how long they run.
+            match calls.usual_execution() {
+                Some(usual) if waited > usual => self.starved(waited),
+                Some(_) => {}
+                None => _ = self.flag(UNJUDGED),
+            }
         }
         if before & RELEASED == 0 {
             self.enclosing.change(Change { queued: -1, executing: 1, waits: 0 }, now);
@@ -139,6 +145,9 @@ impl Call {
         }
         if waited >= self.op.queue_wait_limit() && waited > ran {
             self.warn(waited, ran, now);
+            if self.flags.load(Ordering::Acquire) & UNJUDGED != 0 {
+                self.starved(waited);
+            }
         }
         self.finish(now, if panicked { PANICKED } else { 0 }, Change { executing: -1, ..Change::default() });
     }
@@ -164,6 +173,13 @@ impl Call {
             let awaited = before & AWAITED != 0 && before & RELEASED == 0;
             trace.finished(&self.timing(now, awaited), awaited);
         }
+    }
+
+    /// Its wait was over the floor, and longer than its execution is, or was.
+    #[cold]
+    fn starved(&self, waited: u64) {
+        count(&self.calls().dominated, 1);
+        count(&self.calls().dominated_wait, waited);
     }
 
     #[cold]

@@ -125,7 +125,8 @@ pub(crate) struct CallFigures {
     /// CPU time of the executions whose CPU time is known, and their wall time: the share is of these alone.
     pub(crate) cpu: AtomicU64,
     pub(crate) cpu_known_execution: AtomicU64,
-    /// Calls whose wait was over the floor and longer than their op's executions are on average, and those waits' sum.
+    /// Calls whose wait was over the floor and longer than their op's executions are on average (of its first calls: than
+    /// their own), and those waits' sum.
     pub(crate) dominated: AtomicU64,
     pub(crate) dominated_wait: AtomicU64,
 }

@@ -120,6 +120,33 @@ fn a_call_that_waited_long_and_ran_longer() {
 }
 
 #[test]
+fn a_call_that_waited_long_and_whose_like_run_longer() {
+    let _one = exclusive();
+    let runtime = current_thread(1);
+    let detector = Detector::builder().tick(1_000 * MS).attach(runtime.handle()).start().unwrap();
+    let ticks = || detector.snapshot().observer.ticks;
+    until("the observer has begun", || ticks() > 0);
+    let call = |op| instrument_blocking_on(runtime.handle(), op, || thread::sleep(6 * DEFAULT_QUEUE_WAIT));
+    // What still waits for too long is an incident, rightly. So it must be over before the observer looks again.
+    let op = (0..20).find_map(|attempt| {
+        let op = leak(format!("quiet::runs_longer_{attempt}"));
+        let usual = call(op);
+        runtime.block_on(usual).unwrap();
+        let before = ticks();
+        let gate = Gate::default();
+        occupy(runtime.handle(), &gate);
+        let waits = call(op);
+        thread::sleep(2 * DEFAULT_QUEUE_WAIT);
+        gate.open();
+        let (_, timing) = runtime.block_on(waits.timed());
+        let as_planned = timing.execution > timing.queue_wait && ticks() == before;
+        until("the observer looks", || ticks() > before);
+        as_planned.then_some(op)
+    });
+    assert_quiet(&detector, &[op.expect("the observer always came in between")]);
+}
+
+#[test]
 fn a_poll_on_a_thread_of_the_pool_holds_up_no_worker() {
     let _one = exclusive();
     let runtime = multi_thread(1, 1);
