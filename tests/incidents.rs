@@ -235,7 +235,8 @@ fn what_is_over_before_the_observer_looks_is_reported_all_the_same() {
             instrument_wait("incidents::past_wait", tokio::time::sleep(2 * DEFAULT_QUEUE_WAIT)).await;
         });
     };
-    let cases: [(&str, &dyn Fn(), Option<Cause>); 3] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(), Option<Cause>);
+    let cases: [Case; 3] = [
         ("incidents::past_queued", &queue, None),
         ("incidents::past_poll", &poll, Some(Cause::LongPoll)),
         ("incidents::past_wait", &wait, Some(Cause::DownstreamLimit)),
