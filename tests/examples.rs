@@ -25,7 +25,7 @@ fn llm_worker_accounts_for_the_incident_the_cap_and_the_fix() {
         assert!(incidents.iter().any(is_of_the_pool), "the pool was not reported: {run}");
         assert!(incidents.iter().all(|incident| opened_during(incident, run)), "reported when all was over: {run}");
     }
-    assert_quiet(fix.clone());
+    assert_quiet(&fix);
     assert!(number(&incident, "longest_job_us") > number(&cap, "longest_job_us"));
     assert!(number(&cap, "longest_job_us") > number(&fix, "longest_job_us"));
 }
@@ -132,16 +132,11 @@ fn opened_during(incident: &Value, run: &Value) -> bool {
     number(incident, "opened_after_us") < took
 }
 
-/// Nothing is reported; asked again if it was: a host that is short of CPU time does hold a poll up now and then.
-fn assert_quiet(mut run: Value) {
-    let [pool, concurrency] = ["pool", "concurrency"].map(|key| number(&run, key).to_string());
-    for _ in 0..2 {
-        if list(&run, "incidents").is_empty() {
-            return;
-        }
-        [run] = json_of(&["--pool", &pool, "--concurrency", &concurrency]).try_into().unwrap();
+/// Nobody is convicted, and nothing is reported at all but that the machine had no CPU to give.
+fn assert_quiet(run: &Value) {
+    for incident in list(run, "incidents") {
+        assert_eq!(incident["cause"], "undetermined", "a false alarm: {run}");
     }
-    assert!(list(&run, "incidents").is_empty(), "a false alarm: {run}");
 }
 
 fn assert_in_order(text: &str, parts: &[&str]) {

@@ -153,7 +153,7 @@ async fn run_all(op: &'static str, requests: Vec<Request>, local: bool) -> Vec<T
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_nanosecond_and_no_call_is_lost(schedule in schedule()) {
