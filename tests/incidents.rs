@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use starvation::{
     Cause, DEFAULT_LONG_POLL, DEFAULT_QUEUE_WAIT, Detector, Incident, IncidentChange, State, instrument_blocking_on,
@@ -14,6 +14,7 @@ use starvation::{
 };
 use support::{DEADLINE, Gate, MS, current_thread, eventually, exclusive, incidents_of, multi_thread, occupy, until};
 use tokio::runtime::Runtime;
+use tokio::time::sleep;
 
 fn watch(runtime: &Runtime) -> Detector {
     Detector::builder().attach(runtime.handle()).start().unwrap()
@@ -254,19 +255,35 @@ fn what_is_over_before_the_observer_looks_is_reported_all_the_same() {
 }
 
 #[test]
-fn a_fault_after_a_long_silence_is_seen_as_any_other() {
+fn a_fault_after_a_long_silence_wakes_the_observer() {
+    // It stirs by itself after ten.
+    const SOON: Duration = Duration::from_secs(6);
     let _one = exclusive();
-    let op = "incidents::after_silence";
     let runtime = multi_thread(1, 1);
     let detector = watch(&runtime);
-    // Long enough for the observer to sleep until something begins.
-    thread::sleep(1_600 * MS);
     let gate = Gate::default();
+    occupy(runtime.handle(), &gate);
     let keeper = gate.keeper();
-    runtime.spawn(instrument_future(op, async move { keeper.wait() }));
-    let incident = open(&detector, op);
+    let wait = || drop(runtime.spawn(async { instrument_wait("incidents::silent_wait", sleep(200 * MS)).await }));
+    let call = || drop(instrument_blocking_on(runtime.handle(), "incidents::silent_call", || ()));
+    let poll = || drop(runtime.spawn(instrument_future("incidents::silent_poll", async move { keeper.wait() })));
+    wakes(&detector, "incidents::silent_wait", SOON, wait);
+    wakes(&detector, "incidents::silent_poll", SOON, poll);
     gate.open();
-    closed(&detector, incident.id);
+    let gate = Gate::default();
+    occupy(runtime.handle(), &gate);
+    wakes(&detector, "incidents::silent_call", SOON, call);
+}
+
+/// After a silence in which the observer falls asleep, the beginning of a fault wakes it.
+#[track_caller]
+fn wakes(detector: &Detector, op: &str, soon: Duration, begin: impl FnOnce()) {
+    until("all is over", || detector.incidents().iter().all(|incident| incident.state == State::Closed));
+    thread::sleep(1_400 * MS);
+    let begun = Instant::now();
+    begin();
+    eventually(op, || incidents_of(detector, op).pop());
+    assert!(begun.elapsed() < soon, "only after {:?}", begun.elapsed());
 }
 
 #[test]

@@ -238,13 +238,22 @@ fn work_after_waking_oneself_in_the_same_poll_is_polling() {
     assert!(ledger.longest_poll + SKEW >= worked && ledger.polls == 2, "{ledger:?}");
 }
 
+/// Keeps the runtime's only thread while the call that waits at `gate` starts, runs for 30 ms and ends, and for 30 ms
+/// before and after.
+async fn meanwhile(gate: Gate, ends: std::sync::mpsc::Receiver<()>) {
+    thread::sleep(30 * MS);
+    gate.open();
+    ends.recv_timeout(support::DEADLINE).unwrap();
+    thread::sleep(30 * MS);
+}
+
 #[test]
 fn once_woken_in_its_own_poll_a_future_is_scheduled_whatever_its_call_does() {
     let runtime = current_thread(1);
     let gate = Gate::default();
     occupy(runtime.handle(), &gate);
     runtime.block_on(async {
-        let (starts, has_started) = std::sync::mpsc::channel();
+        let (ends, has_ended) = std::sync::mpsc::channel();
         let mut call = None;
         let task = tokio::spawn(account(
             "ledgers::woken_early",
@@ -252,19 +261,43 @@ fn once_woken_in_its_own_poll_a_future_is_scheduled_whatever_its_call_does() {
                 if call.is_some() {
                     return Poll::Ready(());
                 }
-                let starts = starts.clone();
-                call = Some(instrument_blocking("ledgers::starts_meanwhile", move || starts.send(()).unwrap()));
+                let ends = ends.clone();
+                call = Some(instrument_blocking("ledgers::runs_meanwhile", move || {
+                    thread::sleep(30 * MS);
+                    ends.send(()).unwrap();
+                }));
                 context.waker().wake_by_ref();
                 Poll::Pending
             }),
         ));
+        tokio::spawn(meanwhile(gate, has_ended));
+        let ((), ledger) = task.await.unwrap();
+        assert!(ledger.scheduled >= 88 * MS, "{ledger:?}");
+    });
+}
+
+#[test]
+fn once_woken_by_another_a_future_is_scheduled_whatever_its_call_does() {
+    let runtime = current_thread(1);
+    let gate = Gate::default();
+    occupy(runtime.handle(), &gate);
+    runtime.block_on(async {
+        let (ends, has_ended) = std::sync::mpsc::channel();
+        let (wakes, woken) = oneshot::channel();
+        let task = tokio::spawn(account("ledgers::woken_late", async {
+            let call = instrument_blocking("ledgers::runs_afterwards", move || {
+                thread::sleep(30 * MS);
+                ends.send(()).unwrap();
+            });
+            woken.await.unwrap();
+            call.await.unwrap();
+        }));
         tokio::spawn(async move {
             thread::sleep(30 * MS);
-            gate.open();
-            has_started.recv_timeout(support::DEADLINE).unwrap();
-            thread::sleep(30 * MS);
+            wakes.send(()).unwrap();
+            meanwhile(gate, has_ended).await;
         });
         let ((), ledger) = task.await.unwrap();
-        assert!(ledger.scheduled >= 58 * MS, "{ledger:?}");
+        assert!(ledger.blocking_queue >= 29 * MS && ledger.scheduled >= 88 * MS, "{ledger:?}");
     });
 }
