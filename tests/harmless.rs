@@ -35,6 +35,21 @@ fn assert_goes_on(detector: &Detector, runtime: &Runtime, names: [&'static str; 
     support::assert_phases(&timing);
 }
 
+/// Makes more reports than a sink or a subscription holds, of as many kinds, since of one kind few are reported.
+#[track_caller]
+fn flood(detector: &Detector, runtime: &Runtime, test: &str) {
+    let waits: Vec<_> = (0..SINK_CAPACITY)
+        .map(|kind| {
+            let op = leak(format!("harmless::{test}_{kind}"));
+            runtime.spawn(instrument_wait(op, std::future::pending::<()>()))
+        })
+        .collect();
+    until("reports are dropped", || detector.snapshot().observer.dropped_reports > 0);
+    let observer = detector.snapshot().observer;
+    assert!(observer.unopened_incidents > 0, "not all can be open at once: {observer:?}");
+    waits.iter().for_each(|wait| wait.abort());
+}
+
 #[test]
 fn a_sink_that_hangs_holds_up_nobody() {
     let _one = exclusive();
@@ -52,7 +67,9 @@ fn a_sink_that_hangs_holds_up_nobody() {
         .unwrap();
     assert_goes_on(&detector, &runtime, ["harmless::sink_first", "harmless::sink_second"]);
     reports.recv_timeout(DEADLINE).expect("it hangs in its first report");
-    assert!(reports.try_recv().is_err(), "and has not been given another");
+    flood(&detector, &runtime, "sink");
+    assert_goes_on(&detector, &runtime, ["harmless::sink_third", "harmless::sink_fourth"]);
+    assert!(reports.try_recv().is_err(), "it has not been given another");
 }
 
 #[test]
@@ -80,17 +97,7 @@ fn a_subscription_that_nobody_reads_loses_reports_and_counts_them() {
     let runtime = multi_thread(1, 1);
     let detector = Detector::builder().attach(runtime.handle()).start().unwrap();
     let mut unread = detector.subscribe();
-    // More than it can hold, of as many kinds, since of one kind few are reported.
-    let waits: Vec<_> = (0..SINK_CAPACITY)
-        .map(|kind| {
-            let op = leak(format!("harmless::unread_{kind}"));
-            runtime.spawn(instrument_wait(op, std::future::pending::<()>()))
-        })
-        .collect();
-    until("reports are dropped", || detector.snapshot().observer.dropped_reports > 0);
-    let observer = detector.snapshot().observer;
-    assert!(observer.unopened_incidents > 0, "not all can be open at once: {observer:?}");
-    waits.iter().for_each(|wait| wait.abort());
+    flood(&detector, &runtime, "unread");
     assert_goes_on(&detector, &runtime, ["harmless::unread_first", "harmless::unread_second"]);
     // The first ones are there still. What comes while they are taken has room again.
     let kept: Vec<_> = std::iter::from_fn(|| unread.try_recv()).collect();
@@ -118,6 +125,8 @@ fn a_tracing_subscriber_that_hangs_holds_up_nobody() {
     let detector =
         tracing::subscriber::with_default(hangs, || Detector::builder().attach(runtime.handle()).start().unwrap());
     assert_goes_on(&detector, &runtime, ["harmless::layer_first", "harmless::layer_second"]);
+    flood(&detector, &runtime, "layer");
+    assert_goes_on(&detector, &runtime, ["harmless::layer_third", "harmless::layer_fourth"]);
 }
 
 /// Set in a process that one of the tests below has started of itself.
