@@ -31,7 +31,7 @@ fn looked(detector: &Detector) {
     until("the observer looks", || {
         // Where nothing begins it sleeps.
         drop(instrument_job("quiet::begins", || ()));
-        detector.snapshot().observer.ticks >= before + 3
+        detector.snapshot().observer.ticks >= before + 2
     });
 }
 
@@ -102,48 +102,29 @@ fn a_call_that_waited_long_and_ran_longer() {
     let detector = Detector::builder().tick(1_000 * MS).attach(runtime.handle()).start().unwrap();
     let ticks = || detector.snapshot().observer.ticks;
     until("the observer has begun", || ticks() > 0);
-    // What still waits for too long is an incident, rightly. So it must be over before the observer looks again.
-    let op = (0..20).find_map(|attempt| {
-        let op = leak(format!("quiet::ran_longer_{attempt}"));
-        let before = ticks();
-        let gate = Gate::default();
-        occupy(runtime.handle(), &gate);
-        let call = instrument_blocking_on(runtime.handle(), op, || thread::sleep(6 * DEFAULT_QUEUE_WAIT));
-        thread::sleep(2 * DEFAULT_QUEUE_WAIT);
-        gate.open();
-        let (_, timing) = runtime.block_on(call.timed());
-        let as_planned = timing.execution > timing.queue_wait && ticks() == before;
-        until("the observer looks", || ticks() > before);
-        as_planned.then_some(op)
-    });
-    assert_quiet(&detector, &[op.expect("the observer always came in between")]);
-}
-
-#[test]
-fn a_call_that_waited_long_and_whose_like_run_longer() {
-    let _one = exclusive();
-    let runtime = current_thread(1);
-    let detector = Detector::builder().tick(1_000 * MS).attach(runtime.handle()).start().unwrap();
-    let ticks = || detector.snapshot().observer.ticks;
-    until("the observer has begun", || ticks() > 0);
     let call = |op| instrument_blocking_on(runtime.handle(), op, || thread::sleep(6 * DEFAULT_QUEUE_WAIT));
-    // What still waits for too long is an incident, rightly. So it must be over before the observer looks again.
-    let op = (0..20).find_map(|attempt| {
-        let op = leak(format!("quiet::runs_longer_{attempt}"));
-        let usual = call(op);
-        runtime.block_on(usual).unwrap();
-        let before = ticks();
-        let gate = Gate::default();
-        occupy(runtime.handle(), &gate);
-        let waits = call(op);
-        thread::sleep(2 * DEFAULT_QUEUE_WAIT);
-        gate.open();
-        let (_, timing) = runtime.block_on(waits.timed());
-        let as_planned = timing.execution > timing.queue_wait && ticks() == before;
-        until("the observer looks", || ticks() > before);
-        as_planned.then_some(op)
+    // Judged by itself where it is the first of its op, and else by what the earlier ones took.
+    let ops = [0, 1].map(|earlier_ones| {
+        // What still waits for too long is an incident, rightly. So it must be over before the observer looks again.
+        let as_planned = (0..20).find_map(|attempt| {
+            let op = leak(format!("quiet::ran_longer_{earlier_ones}_{attempt}"));
+            for earlier in (0..earlier_ones).map(|_| call(op)) {
+                runtime.block_on(earlier).unwrap();
+            }
+            let before = ticks();
+            let gate = Gate::default();
+            occupy(runtime.handle(), &gate);
+            let waits = call(op);
+            thread::sleep(2 * DEFAULT_QUEUE_WAIT);
+            gate.open();
+            let (_, timing) = runtime.block_on(waits.timed());
+            let as_planned = timing.execution > timing.queue_wait && ticks() == before;
+            until("the observer looks", || ticks() > before);
+            as_planned.then_some(op)
+        });
+        as_planned.expect("the observer always came in between")
     });
-    assert_quiet(&detector, &[op.expect("the observer always came in between")]);
+    assert_quiet(&detector, &ops);
 }
 
 #[test]
