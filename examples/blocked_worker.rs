@@ -52,7 +52,8 @@ fn report(mut reports: Subscription, start: Instant) {
 }
 
 fn print(start: Instant, what: &str, incident: &Incident) {
-    let Incident { id, op, location, .. } = incident;
+    let (id, op) = (incident.id, incident.op.unwrap_or("what nobody wrapped"));
+    let location = incident.location.map(ToString::to_string).unwrap_or_default();
     println!("{} incident {id} {what}: `{op}` at {location}\n          {incident}", at(start));
 }
 

@@ -52,6 +52,8 @@ pub(crate) struct Call {
     ended: AtomicU64,
     cpu: AtomicU64,
     flags: AtomicU32,
+    /// It was made on a thread of its own pool.
+    made_inside: bool,
     enclosing: Enclosing,
     trace: Option<Box<CallTrace>>,
 }
@@ -70,6 +72,8 @@ pub(crate) struct Claim {
     call: Option<Arc<Call>>,
     /// Once a task has asked: whether that was before the end.
     awaited: Option<bool>,
+    /// Whoever asks does so on a thread of the call's own pool, which waits meanwhile.
+    nested: bool,
 }
 
 /// A call of `op` is made, and its closure's guard with it.
@@ -87,6 +91,7 @@ pub(crate) fn enqueue(op: &'static Op) -> (Queued, Arc<Call>) {
         ended: AtomicU64::new(0),
         cpu: AtomicU64::new(UNKNOWN),
         flags: AtomicU32::new(0),
+        made_inside: executing_on(op.runtime).is_some(),
         enclosing,
         trace,
     });
@@ -279,7 +284,7 @@ impl Drop for Queued {
 
 impl Claim {
     pub(crate) fn new(call: Arc<Call>) -> Self {
-        Self { call: Some(call), awaited: None }
+        Self { call: Some(call), awaited: None, nested: false }
     }
 
     /// Hands the call's closure to its pool by `submit`.
@@ -303,12 +308,24 @@ impl Claim {
     pub(crate) fn ask(&mut self) {
         if let (Some(call), None) = (&self.call, self.awaited) {
             // The same flags decide here and in `finish`, so both agree on who came first (invariant 1).
-            self.awaited = Some(call.flag(AWAITED) & ENDED == 0);
+            let awaited = call.flag(AWAITED) & ENDED == 0;
+            self.awaited = Some(awaited);
+            if awaited && let Some(outer) = executing_on(call.op.runtime) {
+                self.nested = true;
+                let calls = call.calls();
+                count(&calls.nested, 1);
+                count(&calls.nested_now, 1);
+                if call.made_inside {
+                    count(&calls.nested_made, 1);
+                }
+                op::note(&calls.nested_in, outer);
+            }
         }
     }
 
     /// The task has the result.
     pub(crate) fn claim(&mut self) -> CallTiming {
+        self.leave_nest();
         let Some(call) = self.call.take() else {
             // A result is handed out once, and whoever asks again does not get here: the handle panics before.
             return CallTiming::nothing();
@@ -325,8 +342,29 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// The thread that waits, or would, does so no longer.
+    fn leave_nest(&mut self) {
+        if let (true, Some(call)) = (std::mem::take(&mut self.nested), &self.call) {
+            // Relaxed: a gauge.
+            call.calls().nested_now.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The op that the calling thread executes a call of, on the pool of this runtime.
+fn executing_on(runtime: Option<tokio::runtime::Id>) -> Option<u32> {
+    let own = slot::own()?;
+    let depth = own.depth();
+    if depth == 0 || runtime.is_none() {
+        return None;
+    }
+    own.executions_around(depth).find(|&outer| op::get(outer).is_some_and(|outer| outer.runtime == runtime))
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
+        self.leave_nest();
         let Some(call) = self.call.take() else { return };
         let before = call.flag(RELEASED);
         if before & ENDED != 0 {

@@ -4,6 +4,7 @@ use crate::builder::{Builder, StartError};
 use crate::clock::{self, nanos};
 use crate::defaults::{LONG_POLL_NANOS, QUEUE_WAIT_NANOS};
 use crate::incident::{Diagnosis, Incident, State};
+use crate::judge::table::{self, Scope};
 use crate::runtime::RuntimeSnapshot;
 use crate::sink::Sink;
 use crate::sink::channel::{Subscribers, Subscription};
@@ -106,6 +107,8 @@ impl Detector {
             warm_up: nanos(builder.warm_up),
             tick: nanos(builder.tick),
             window: nanos(builder.window),
+            long_poll: general[0],
+            queue_wait: general[1],
             shortest_limit: limits.chain(general).min().unwrap_or(LONG_POLL_NANOS),
         };
         op::set_limits(general[0], general[1], builder.own_limits);
@@ -183,7 +186,16 @@ impl Detector {
             .into_iter()
             .filter(within)
             .max_by_key(|incident| incident.delay)
-            .map_or_else(|| judge::healthy(self.window), |worst| worst.diagnosis.clone())
+            .map_or_else(|| self.calm(), |worst| worst.diagnosis.clone())
+    }
+
+    /// The diagnosis where there is no incident.
+    fn calm(&self) -> Diagnosis {
+        let facts = self.shared.facts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let verdict = judge::calm::judge(&facts);
+        let scope = Scope { facts: &facts, runtime: None, convicted: (verdict.cause, &verdict.evidence), others: &[] };
+        let (suspects, phases) = (table::suspects(&scope), table::phases(&facts.counted(None)));
+        verdict.told(judge::nanos(facts.elapsed()), suspects, phases)
     }
 
     /// A receiver of all incident changes from now on.

@@ -4,7 +4,7 @@
 //! within 6.25 % at any size from a nanosecond to 73 minutes. Longer values count as 73 minutes.
 
 use histogram::{AtomicHistogram, Config, Histogram};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// 2^4 buckets to a doubling.
 const GROUPING_POWER: u8 = 4;
@@ -129,6 +129,13 @@ pub(crate) struct CallFigures {
     /// their own), and those waits' sum.
     pub(crate) dominated: AtomicU64,
     pub(crate) dominated_wait: AtomicU64,
+    /// Calls that a thread of their own pool waited for, how many it waits for now, and the op (its place and one) that
+    /// it executed when that happened last.
+    pub(crate) nested: AtomicU64,
+    pub(crate) nested_now: AtomicU64,
+    pub(crate) nested_in: AtomicU32,
+    /// Of those calls, how many were made on such a thread, too.
+    pub(crate) nested_made: AtomicU64,
 }
 
 impl CallFigures {
@@ -147,6 +154,10 @@ impl CallFigures {
             cpu_known_execution: AtomicU64::new(0),
             dominated: AtomicU64::new(0),
             dominated_wait: AtomicU64::new(0),
+            nested: AtomicU64::new(0),
+            nested_now: AtomicU64::new(0),
+            nested_in: AtomicU32::new(0),
+            nested_made: AtomicU64::new(0),
         }
     }
 

@@ -122,6 +122,8 @@ struct Begun {
     watch: Arc<Watch>,
     /// What the wrapped future is given to wake.
     waker: Waker,
+    /// What its polls are shown as: those of a task, or of no task.
+    kind: Kind,
     /// The task's own waker, where it is not the one that polled first.
     moved_to: Option<Waker>,
     /// The thread that polled last, and the op's figures there.
@@ -147,6 +149,7 @@ impl Begun {
             op: op::intern(account.name, account.location, current_runtime()),
             waker: Waker::from(Arc::clone(&watch)),
             watch,
+            kind: if tokio::task::try_id().is_some() { Kind::Poll } else { Kind::Root },
             moved_to: None,
             last: None,
         }
@@ -212,13 +215,16 @@ impl Account {
             }
         };
         let own = slot::own().map(|own| (own, begun.figures(own)));
-        if let Some((_, figures)) = own
+        if let Some((own, figures)) = own
             && latency != 0
         {
             figures.schedule_latency.record(latency);
+            if latency >= LATE {
+                late_poll(begun.op, own, start, latency);
+            }
         }
         let _entered = self.trace.as_ref().map(|trace| trace.enter());
-        let depth = own.map_or(0, |(own, _)| own.enter(Activity::new(Kind::Poll, begun.op.index, start)));
+        let depth = own.map_or(0, |(own, _)| own.enter(Activity::new(begun.kind, begun.op.index, start)));
         rouse::rouse();
         let mut timed = Timed { tally: &mut self.tally, begun, own, depth, start, turn };
         let result = scope::within(&timed.begun.watch, || f(&timed.begun.waker));
@@ -274,6 +280,25 @@ impl Timed<'_> {
     }
 }
 
+/// What comes sooner after its waking is not looked at any closer; no threshold is lower than it makes sense.
+const LATE: u64 = 10_000_000;
+
+/// A poll began so long after its waking. If a long poll of this thread lies between the two, it waited behind that one.
+#[cold]
+fn late_poll(op: &Op, own: slot::Own, start: u64, latency: u64) {
+    /// Between the end of a long poll and the next on its worker lies no more than this.
+    const NEXT: u64 = 1_000_000;
+    if latency < op.long_poll_limit() {
+        return;
+    }
+    count(&op.late_polls, 1);
+    count(&op.late_poll_time, latency);
+    let (culprit, from, to) = own.last_long_poll();
+    if to.saturating_add(NEXT) >= start && from < start && to > start.saturating_sub(latency) {
+        op::note(&op.late_behind, culprit);
+    }
+}
+
 /// A poll was over its threshold. It is counted for the innermost that was, unless it could not hold up a worker: on a
 /// thread of the runtime's own blocking pool. (In a call that runs another runtime it holds up that one's worker.)
 #[cold]
@@ -288,6 +313,7 @@ fn long_poll(op: &'static Op, own: slot::Own, depth: usize, start: u64, end: u64
     }
     count(&op.long_polls, 1);
     count(&op.long_poll_time, took);
+    own.note_long_poll(op.index, start, end);
     if !op::is_observed()
         && let Some(suppressed) = op.may_warn(end, crate::defaults::WARNING_INTERVAL_NANOS)
     {

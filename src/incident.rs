@@ -1,7 +1,6 @@
 //! What a report says: one episode of starvation, from opened to closed.
 
-use crate::cause::{Action, Cause};
-use std::fmt;
+use crate::cause::{Action, Cause, Effect, Ruling};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,11 +38,12 @@ pub struct Incident {
     /// The cause more closely, or what is missing to tell it.
     pub detail: Option<&'static str>,
     /// The op that is at fault: who blocks the worker, who holds most of the pool's threads, whose resource is waited
-    /// for (by name; who holds it nobody tells). Where it is not known who holds the threads, the op that waits longest.
-    pub op: &'static str,
+    /// for. Where it is not known who holds the threads, the op that waits longest; `None` where no op is at fault or
+    /// nobody wrapped the one that is.
+    pub op: Option<&'static str>,
     /// Where that op is.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::location"))]
-    pub location: &'static Location<'static>,
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::maybe_location"))]
+    pub location: Option<&'static Location<'static>>,
     /// The runtime that it happens on, by Tokio's own number; `None` outside of any. Not part of the JSON.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub runtime: Option<u64>,
@@ -68,14 +68,57 @@ pub struct Diagnosis {
     pub cause: Cause,
     /// The cause more closely, or what is missing to tell it.
     pub detail: Option<&'static str>,
+    /// How sure that is, from 0 to 1: 0.9 and more where the deciding figure was read, about 0.5 where it can still turn
+    /// out otherwise.
+    pub confidence: f64,
+    /// How much of the past it rests on.
+    #[cfg_attr(feature = "serde", serde(rename = "window_us", serialize_with = "crate::wire::us"))]
+    pub window: Duration,
+    /// From one beginning to the next, where it recurs evenly.
+    #[cfg_attr(feature = "serde", serde(rename = "period_us", serialize_with = "crate::wire::maybe_us"))]
+    pub period: Option<Duration>,
     /// Those at fault, the worst first.
     pub culprits: Vec<Culprit>,
     /// Those that wait, the one with the largest delay first.
     pub victims: Vec<Victim>,
-    /// The numbers that the judgement rests on.
+    /// What the fault does to others.
+    pub effects: Vec<Effect>,
+    /// Every cause that there could be, and how it came out.
+    pub suspects: Vec<Suspect>,
+    /// The numbers that the judgement rests on, in a sentence. Not part of the JSON: there they stand with the convicted
+    /// suspect.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub evidence: String,
+    /// Where the time of the calls went that ended, of this pool or all of them. Not part of the JSON.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub phases: Option<Phases>,
     /// What to do.
     pub advice: Advice,
+}
+
+/// Where the time of calls went, summed over many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Phases {
+    /// Waiting for a thread.
+    pub queue_wait: Duration,
+    /// Executing.
+    pub execution: Duration,
+    /// Ended, and not yet given to the task that waited.
+    pub resume_delay: Duration,
+}
+
+/// A cause that there could be, and how it came out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Suspect {
+    /// Which.
+    pub cause: Cause,
+    /// How it came out.
+    pub ruling: Ruling,
+    /// The number that says so.
+    pub evidence: String,
 }
 
 /// An op at fault.
@@ -88,7 +131,8 @@ pub struct Culprit {
     /// Where it is.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::location"))]
     pub location: &'static Location<'static>,
-    /// What it does: `occupant` of pool threads, `poller` that blocks a worker, or `resource` that is waited for.
+    /// What it does: `occupant` of pool threads, `poller` that blocks a worker, `submitter` of calls that it then waits
+    /// for, or `resource` that is waited for.
     pub role: &'static str,
     /// How many threads it holds; of a resource, how many wait for it.
     pub count: u64,
@@ -97,6 +141,8 @@ pub struct Culprit {
     pub oldest: Duration,
     /// Its share of the threads that watched ops hold, from 0 to 1; `None` where that is no question.
     pub share: Option<f64>,
+    /// Where in its code it is, the innermost frame first; `None` where no stack was taken.
+    pub stack: Option<Vec<String>>,
 }
 
 /// An op that waits.
@@ -106,8 +152,8 @@ pub struct Culprit {
 pub struct Victim {
     /// Its name.
     pub op: &'static str,
-    /// Where it is.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::location"))]
+    /// Where it is. Not part of the JSON.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub location: &'static Location<'static>,
     /// How many of its calls are part of it so far.
     pub calls: u64,
@@ -145,55 +191,6 @@ impl IncidentChange {
     pub fn incident(&self) -> &Arc<Incident> {
         match self {
             Self::Opened(incident) | Self::Updated(incident) | Self::Closed(incident) => incident,
-        }
-    }
-}
-
-/// One line: which incident, what has happened to it, and the incident.
-impl fmt::Display for IncidentChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, incident) = match self {
-            Self::Opened(incident) => ("opened", incident),
-            Self::Updated(incident) => ("updated", incident),
-            Self::Closed(incident) => ("closed", incident),
-        };
-        write!(f, "incident {} {what}: {incident}", incident.id)
-    }
-}
-
-/// For a person on call: what happens, and what to do about it.
-impl fmt::Display for Incident {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}. {}", self.finding(), self.diagnosis.advice.text)
-    }
-}
-
-impl Incident {
-    /// What happens, without the advice.
-    pub(crate) fn finding(&self) -> String {
-        let Self { duration, calls, delay, .. } = self;
-        match self.state {
-            State::Open => self.diagnosis.finding(),
-            State::Closed => format!(
-                "over after {duration:.1?}, {calls} affected for {delay:.1?} in all: {}",
-                self.diagnosis.finding()
-            ),
-        }
-    }
-}
-
-/// For a person on call: what happens, and what to do about it.
-impl fmt::Display for Diagnosis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}. {}", self.finding(), self.advice.text)
-    }
-}
-
-impl Diagnosis {
-    fn finding(&self) -> String {
-        match self.detail {
-            Some(detail) => format!("{} ({detail}): {}", self.cause, self.evidence),
-            None => format!("{}: {}", self.cause, self.evidence),
         }
     }
 }

@@ -37,6 +37,11 @@ pub(crate) struct Op {
     /// Polls that were over the threshold, and what they took.
     pub(crate) long_polls: AtomicU64,
     pub(crate) long_poll_time: AtomicU64,
+    /// Polls that came later than the long-poll threshold after their waking, how late they were together, and the op (its
+    /// place and one) whose long poll the last of them waited behind.
+    pub(crate) late_polls: AtomicU64,
+    pub(crate) late_poll_time: AtomicU64,
+    pub(crate) late_behind: AtomicU32,
     /// Futures that ended, whether completed or dropped.
     pub(crate) futures_completed: AtomicU64,
     pub(crate) futures_dropped: AtomicU64,
@@ -58,6 +63,12 @@ pub(crate) struct Waits {
     pub(crate) long: AtomicU64,
     pub(crate) long_time: AtomicU64,
     pub(crate) dropped: AtomicU64,
+    /// Waits that were dropped without ever having been polled.
+    pub(crate) unpolled: AtomicU64,
+    /// The op (its place and one) in which the last of them began to wait, and the one that was last given what it waited
+    /// for.
+    pub(crate) waiter: AtomicU32,
+    pub(crate) holder: AtomicU32,
 }
 
 impl Waits {
@@ -83,8 +94,10 @@ impl Op {
 
     pub(crate) fn waits(&self) -> &Waits {
         self.waits.get_or_init(|| {
-            let [long, long_time, dropped] = [const { AtomicU64::new(0) }; 3];
-            Box::new(Waits { pending: Ages::new(), duration: Durations::new(), long, long_time, dropped })
+            let [long, long_time, dropped, unpolled] = [const { AtomicU64::new(0) }; 4];
+            let [waiter, holder] = [const { AtomicU32::new(0) }; 2];
+            let (pending, duration) = (Ages::new(), Durations::new());
+            Box::new(Waits { pending, duration, long, long_time, dropped, unpolled, waiter, holder })
         })
     }
 
@@ -212,6 +225,17 @@ pub(crate) fn get(index: u32) -> Option<&'static Op> {
     unsafe { op.as_ref() }
 }
 
+/// The op whose place and one is kept at `at`; none where it is 0.
+pub(crate) fn noted(at: &AtomicU32) -> Option<u32> {
+    // Relaxed: a hint that a report reads.
+    at.load(Ordering::Relaxed).checked_sub(1)
+}
+
+/// Keeps the place of an op, for [`noted`].
+pub(crate) fn note(at: &AtomicU32, index: u32) {
+    at.store(index + 1, Ordering::Relaxed);
+}
+
 /// Tokio's number of a runtime, which it shows only as text.
 pub(crate) fn runtime_number(id: runtime::Id) -> Option<u64> {
     id.to_string().parse().ok()
@@ -331,6 +355,9 @@ fn new(name: &'static str, location: &'static Location<'static>, runtime: Option
         calls: OnceLock::new(),
         long_polls: AtomicU64::new(0),
         long_poll_time: AtomicU64::new(0),
+        late_polls: AtomicU64::new(0),
+        late_poll_time: AtomicU64::new(0),
+        late_behind: AtomicU32::new(0),
         futures_completed: AtomicU64::new(0),
         futures_dropped: AtomicU64::new(0),
         long_poll: AtomicU64::new(0),

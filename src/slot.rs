@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     Poll = 1,
     /// The execution of a blocking call.
     Execution = 2,
+    /// One poll of a watched future outside of any task: of the root of a `block_on`, which may run on its caller's thread.
+    Root = 3,
 }
 
 /// An activity as one word. 0 is none.
@@ -52,7 +54,11 @@ impl Activity {
     }
 
     pub(crate) fn kind(self) -> Kind {
-        if self.0 & ((1 << KIND_BITS) - 1) == Kind::Poll as u64 { Kind::Poll } else { Kind::Execution }
+        match self.0 & ((1 << KIND_BITS) - 1) {
+            1 => Kind::Poll,
+            2 => Kind::Execution,
+            _ => Kind::Root,
+        }
     }
 
     pub(crate) fn op(self) -> u32 {
@@ -246,6 +252,8 @@ struct Local {
     depth: Cell<usize>,
     /// How much of the outermost activity has been reported already, for activities inside it, and when that last was.
     blamed: Cell<(u64, u64)>,
+    /// The op of the last long poll, and from when to when it lasted.
+    long_poll: Cell<(u32, u64, u64)>,
     /// Thread-local storage is being torn down: the slot is given back and must not be claimed again.
     closed: Cell<bool>,
 }
@@ -267,7 +275,13 @@ impl Drop for Giver {
 thread_local! {
     // No destructor and a constant start: the hot path reads it like a plain variable.
     static LOCAL: Local = const {
-        Local { slot: Cell::new(None), depth: Cell::new(0), blamed: Cell::new((0, 0)), closed: Cell::new(false) }
+        Local {
+            slot: Cell::new(None),
+            depth: Cell::new(0),
+            blamed: Cell::new((0, 0)),
+            long_poll: Cell::new((0, 0, 0)),
+            closed: Cell::new(false),
+        }
     };
     static GIVER: Giver = const { Giver };
 }
@@ -326,6 +340,28 @@ impl Own {
         outer.flatten().filter(|activity| activity.kind() == Kind::Execution).map(Activity::op)
     }
 
+    /// The op of the innermost activity.
+    pub(crate) fn innermost(self) -> Option<u32> {
+        let depth = LOCAL.with(|local| local.depth.get());
+        let last = depth.min(DEPTH).checked_sub(1)?;
+        self.slot.activities()[last].map(Activity::op)
+    }
+
+    /// How many activities the thread is in.
+    pub(crate) fn depth(self) -> usize {
+        LOCAL.with(|local| local.depth.get())
+    }
+
+    /// Keeps the last long poll of this thread, for [`last_long_poll`](Self::last_long_poll).
+    pub(crate) fn note_long_poll(self, op: u32, start: u64, end: u64) {
+        LOCAL.with(|local| local.long_poll.set((op, start, end)));
+    }
+
+    /// The op of this thread's last long poll, and from when to when it lasted.
+    pub(crate) fn last_long_poll(self) -> (u32, u64, u64) {
+        LOCAL.with(|local| local.long_poll.get())
+    }
+
     /// Of the activity at `depth`, which lasted from `start` to `end`: how much was not yet reported for an activity
     /// inside it. From here on all of it counts as reported. To be called before [`leave`](Self::leave).
     pub(crate) fn blame(self, depth: usize, start: u64, end: u64) -> u64 {
@@ -356,7 +392,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_activity_is_read_as_it_was_written(op in 0..MAX_OPS as u32, start in 0_u64..1 << 60, age in 0_u64..1 << 54) {
-            for kind in [Kind::Poll, Kind::Execution] {
+            for kind in [Kind::Poll, Kind::Execution, Kind::Root] {
                 let activity = Activity::new(kind, op, start);
                 let now = start + age;
                 prop_assert_eq!((activity.kind(), activity.op()), (kind, op));

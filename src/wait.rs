@@ -7,6 +7,7 @@ use crate::gap::Change;
 use crate::op::{self, Op};
 use crate::rouse;
 use crate::scope::Enclosing;
+use crate::slot;
 use pin_project_lite::pin_project;
 use std::future::Future;
 use std::panic::Location;
@@ -41,7 +42,8 @@ use std::task::{Context, Poll};
 /// ```
 #[track_caller]
 pub fn instrument_wait<F: Future>(op: &'static str, future: F) -> InstrumentedWait<F> {
-    InstrumentedWait { inner: future, name: op, location: Location::caller(), op: None, pending: None }
+    let site = Site { name: op, location: Location::caller(), op: None };
+    InstrumentedWait { inner: future, site, pending: None }
 }
 
 pin_project! {
@@ -51,11 +53,37 @@ pin_project! {
     pub struct InstrumentedWait<F> {
         #[pin]
         inner: F,
-        name: &'static str,
-        location: &'static Location<'static>,
-        op: Option<&'static Op>,
+        site: Site,
         pending: Option<Pending>,
     }
+}
+
+/// Where a wait is, and its op once it has been polled.
+#[derive(Debug)]
+struct Site {
+    name: &'static str,
+    location: &'static Location<'static>,
+    op: Option<&'static Op>,
+}
+
+impl Site {
+    fn intern(&self) -> &'static Op {
+        op::intern(self.name, self.location, current_runtime())
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if self.op.is_none() {
+            // As a branch of `select!` that never had its turn.
+            count(&self.intern().waits().unpolled, 1);
+        }
+    }
+}
+
+/// The op that the calling thread is busy with.
+fn current_op() -> Option<u32> {
+    slot::own().and_then(slot::Own::innermost)
 }
 
 /// A wait that is pending. Ends it when dropped.
@@ -72,6 +100,9 @@ impl Pending {
     fn begin(op: &'static Op, since: u64) -> Self {
         let enclosing = Enclosing::current();
         op.waits().pending.enter(since);
+        if let Some(waiter) = current_op() {
+            op::note(&op.waits().waiter, waiter);
+        }
         rouse::rouse();
         enclosing.change(Change { waits: 1, ..Change::default() }, since);
         Self { op, since, enclosing, ready: false }
@@ -96,16 +127,24 @@ impl<F: Future> Future for InstrumentedWait<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let op = *this.op.get_or_insert_with(|| op::intern(this.name, this.location, current_runtime()));
+        let op = match this.site.op {
+            Some(op) => op,
+            None => *this.site.op.insert(this.site.intern()),
+        };
         let asked = clock::now();
         let polled = this.inner.poll(context);
         match &polled {
             Poll::Pending if this.pending.is_none() => *this.pending = Some(Pending::begin(op, asked)),
             Poll::Pending => {}
-            Poll::Ready(_) => match this.pending.take() {
-                Some(mut pending) => pending.ready = true,
-                None => op.waits().ended(clock::now().saturating_sub(asked), op.queue_wait_limit()),
-            },
+            Poll::Ready(_) => {
+                match this.pending.take() {
+                    Some(mut pending) => pending.ready = true,
+                    None => op.waits().ended(clock::now().saturating_sub(asked), op.queue_wait_limit()),
+                }
+                if let Some(holder) = current_op() {
+                    op::note(&op.waits().holder, holder);
+                }
+            }
         }
         polled
     }

@@ -5,10 +5,11 @@
 
 use crate::clock;
 use crate::evidence;
+use crate::facts::Facts;
 use crate::figures::count;
 use crate::incident::{Incident, IncidentChange};
 use crate::rouse;
-use crate::sample::{ObserverFigures, Sample};
+use crate::sample::{ObserverFigures, Sample, Stop};
 use crate::sink::line::Line;
 use crate::tracker::Tracker;
 use crossbeam_queue::SegQueue;
@@ -39,6 +40,9 @@ pub(crate) struct Pace {
     pub(crate) warm_up: u64,
     pub(crate) tick: u64,
     pub(crate) window: u64,
+    /// The limits where an op has none of its own.
+    pub(crate) long_poll: u64,
+    pub(crate) queue_wait: u64,
     /// The shortest limit that any op has: nothing can be overdue that began a shorter time ago.
     pub(crate) shortest_limit: u64,
 }
@@ -50,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) figures: Arc<ObserverFigures>,
     /// The incidents as last published.
     pub(crate) incidents: Mutex<Vec<Arc<Incident>>>,
+    /// What the recent past shows, as last published.
+    pub(crate) facts: Mutex<Facts>,
     /// Sinks that have come since the last look.
     pub(crate) new_lines: SegQueue<Line>,
 }
@@ -58,7 +64,12 @@ pub(crate) struct Shared {
 pub(crate) fn run(shared: &Shared, pace: Pace) {
     let mut watchdog = Watchdog {
         tracker: Tracker::new(pace.started, pace.warm_up, pace.tick, pace.window),
-        sample: Sample { cpus: evidence::cpus(), ..Sample::default() },
+        sample: Sample {
+            cpus: evidence::cpus(),
+            long_poll_limit: pace.long_poll,
+            queue_wait_limit: pace.queue_wait,
+            ..Sample::default()
+        },
         lines: Vec::new(),
         unpublished: false,
         looks: 0,
@@ -160,6 +171,7 @@ impl Watchdog {
         let stop = from.saturating_add(fresh);
         if stop.saturating_add(NOTICED) <= to {
             self.sample.stops.add(stop, to);
+            self.sample.stop = Some(Stop { from: stop, to, cpu: None, major_faults: None });
         }
     }
 
@@ -187,7 +199,8 @@ impl Watchdog {
         let changes = self.tracker.look(&self.sample);
         self.report(shared, &changes);
         self.looks += 1;
-        self.unpublished |= !changes.is_empty() || (self.tracker.is_open() && self.looks.is_multiple_of(PUBLISH_EVERY));
+        self.sample.stop = None;
+        self.unpublished |= !changes.is_empty() || self.looks.is_multiple_of(PUBLISH_EVERY);
         if self.unpublished {
             self.publish(shared);
         }
@@ -211,6 +224,9 @@ impl Watchdog {
         if let Ok(mut incidents) = shared.incidents.try_lock() {
             *incidents = self.tracker.incidents();
             self.unpublished = false;
+        }
+        if let Ok(mut facts) = shared.facts.try_lock() {
+            facts.clone_from(self.tracker.facts());
         }
     }
 }

@@ -27,3 +27,14 @@ pub(crate) fn location<S: serde::Serializer>(
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(location)
 }
+
+#[cfg(feature = "serde")]
+pub(crate) fn maybe_location<S: serde::Serializer>(
+    location: &Option<&std::panic::Location<'_>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match location {
+        Some(location) => serializer.collect_str(location),
+        None => serializer.serialize_none(),
+    }
+}

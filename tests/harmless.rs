@@ -24,7 +24,7 @@ fn assert_goes_on(detector: &Detector, runtime: &Runtime, names: [&'static str; 
         let before = detector.snapshot().observer.ticks;
         let task = runtime.spawn(instrument_wait(op, std::future::pending::<()>()));
         eventually(op, || incidents_of(detector, op).pop());
-        eventually(op, || changes.try_recv().filter(|change| change.incident().op == op));
+        eventually(op, || changes.try_recv().filter(|change| change.incident().op == Some(op)));
         until("the observer looks", || detector.snapshot().observer.ticks > before + 5);
         task.abort();
     }

@@ -6,12 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules from the bottom up. What stands in a directory belongs to the module of its name.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &["clock", "sync", "wire", "defaults", "evidence", "rouse"],
     &["slot", "op", "age", "figures"],
     &["timing", "gap", "ledger", "scope", "trace", "call"],
     &["blocking", "future", "wait", "job", "runtime"],
-    &["cause", "pause", "peak", "suspect", "sample", "snapshot", "incident", "judge", "pool", "episode", "tracker"],
+    &["lately", "conduct", "counted", "pause", "poller", "sample", "snapshot", "facts"],
+    &["cause", "incident", "report", "judge", "episode", "tracker"],
     &["sink"],
     &["watchdog"],
     &["builder"],

@@ -51,7 +51,7 @@ async fn all_that_is_reported_can_be_read_by_a_program() {
 
     let incident = loop {
         let change = changes.recv().await.unwrap();
-        if change.incident().op == "json blocker" {
+        if change.incident().op == Some("json blocker") {
             break serde_json::to_value(&**change.incident()).unwrap();
         }
     };

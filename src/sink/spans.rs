@@ -41,7 +41,7 @@ impl Spans {
                 span.record("cause", incident.cause.name());
                 span.record("op", incident.op);
                 span.record("detail", incident.detail);
-                span.record("location", tracing::field::display(incident.location));
+                span.record("location", incident.location.map(tracing::field::display));
                 span.record("duration_us", micros(incident.duration));
                 span.record("delay_us", micros(incident.delay));
                 span.record("calls", number(incident.calls));
@@ -97,7 +97,7 @@ fn event(span: &Span, incident: &Incident, state: &'static str) {
                 cause = incident.cause.name(),
                 detail = incident.detail,
                 op = incident.op,
-                location = %incident.location,
+                location = incident.location.map(tracing::field::display),
                 evidence = incident.diagnosis.evidence,
                 action = incident.diagnosis.advice.action.name(),
                 advice = incident.diagnosis.advice.text,

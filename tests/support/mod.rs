@@ -48,7 +48,7 @@ pub(crate) fn incidents_of(detector: &Detector, op: &str) -> Vec<Arc<Incident>> 
 /// Whether an incident names `op`, as culprit or as victim.
 pub(crate) fn names(incident: &Incident, op: &str) -> bool {
     let diagnosis = &incident.diagnosis;
-    incident.op == op
+    incident.op == Some(op)
         || diagnosis.culprits.iter().any(|culprit| culprit.op == op)
         || diagnosis.victims.iter().any(|victim| victim.op == op)
 }

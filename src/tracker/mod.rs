@@ -2,12 +2,18 @@
 //!
 //! Pure: a [`Sample`] in, changes out, so that every history can be replayed. One episode is one incident, however many
 //! calls are part of it. It is keyed by what can be at fault: an op that blocks a worker, a pool whose threads are all
-//! taken, a resource that is waited for.
+//! taken, a resource that is waited for, a runtime, the process, the machine.
 
+mod keys;
+
+use crate::cause::Cause;
+use crate::counted::Counted;
 use crate::episode::{Episode, Key};
+use crate::facts::Facts;
 use crate::incident::{Incident, IncidentChange, State};
-use crate::peak::Crowd;
-use crate::sample::{Counted, OpSample, Sample};
+use crate::judge;
+use crate::lately::Plus;
+use crate::sample::{Excused, Sample};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -18,13 +24,32 @@ const KEPT: usize = 64;
 /// Of one kind, so many are reported in [`OPENINGS_WITHIN`]; further ones are counted into the next that is.
 const OPENINGS: usize = 5;
 const OPENINGS_WITHIN: u64 = 60_000_000_000;
+/// Of one kind, so many beginnings are remembered, for so long: what comes evenly has a period.
+const BEGINNINGS: usize = 32;
+const BEGINNINGS_WITHIN: u64 = 600_000_000_000;
+/// An episode about the machine's CPUs is over when none of it has been seen for this long: they come in bursts.
+const CALM: u64 = 1_000_000_000;
 
 /// The openings of one kind of episode.
 #[derive(Debug, Default)]
 struct History {
+    /// Of those that were reported.
     recent: VecDeque<u64>,
+    /// When each began, reported or not.
+    beginnings: VecDeque<u64>,
     /// Calls of episodes that were not reported.
     carried: u64,
+}
+
+impl History {
+    /// One more began. Returns the period in which they do.
+    fn begin(&mut self, began: u64) -> Option<u64> {
+        if self.beginnings.len() == BEGINNINGS {
+            self.beginnings.pop_front();
+        }
+        self.beginnings.push_back(began);
+        judge::period_of(self.beginnings.iter().copied())
+    }
 }
 
 /// Turns looks into incidents.
@@ -38,9 +63,9 @@ pub(crate) struct Tracker {
     /// An episode is over when nothing of it has been seen for so long.
     quiet: u64,
     next_id: u64,
+    facts: Facts,
     open: HashMap<Key, Episode>,
     history: HashMap<Key, History>,
-    crowds: HashMap<Key, Crowd>,
     closed: VecDeque<Arc<Incident>>,
     /// By op: what had been counted at the last look; empty before the first.
     before: Option<Vec<Counted>>,
@@ -61,9 +86,9 @@ impl Tracker {
             warm: started.saturating_add(warm_up),
             quiet: tick.saturating_mul(20).max(100_000_000),
             next_id: 1,
+            facts: Facts::new(started, window),
             open: HashMap::new(),
             history: HashMap::new(),
-            crowds: HashMap::new(),
             closed: VecDeque::new(),
             before: None,
             withheld: Vec::new(),
@@ -77,6 +102,11 @@ impl Tracker {
         !self.open.is_empty()
     }
 
+    /// What the recent past shows.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
     /// How many looks found an episode that could not be opened, and how many episodes were not reported.
     pub(crate) fn unreported(&self) -> (u64, u64) {
         (self.unopened, self.muted)
@@ -85,57 +115,54 @@ impl Tracker {
     /// The reported ones, by id: those that are open and the most recent closed ones.
     pub(crate) fn incidents(&self) -> Vec<Arc<Incident>> {
         let mut all: Vec<_> = self.closed.iter().cloned().collect();
-        all.extend(self.open.values().filter_map(|episode| episode.incident(self.started, State::Open)));
+        all.extend(self.open.iter().filter_map(|(key, episode)| {
+            episode.incident(&self.facts, self.started, State::Open, &self.causes_but(*key))
+        }));
         all.sort_by_key(|incident| incident.id);
         all
     }
 
+    /// The causes of the open episodes but this one.
+    fn causes_but(&self, key: Key) -> Vec<Cause> {
+        self.open.iter().filter(|(other, _)| **other != key).filter_map(|(_, episode)| episode.cause()).collect()
+    }
+
     /// Takes in a look.
     pub(crate) fn look(&mut self, sample: &Sample) -> Vec<IncidentChange> {
-        let fresh = self.count(sample);
-        self.count_crowds(sample);
+        let (fresh, excused) = self.count(sample);
+        self.facts.see(sample, &fresh, excused);
         let mut changes = Vec::new();
-        for key in keys(sample, &fresh) {
+        for key in self.keys(sample, &fresh, excused) {
             if !self.open.contains_key(&key) && !self.open(key, sample) {
                 continue;
             }
+            let others = self.causes_but(key);
             let Some(episode) = self.open.get_mut(&key) else { continue };
-            let crowd = self.crowds.get(&key).copied().unwrap_or_default();
-            episode.see(key, sample, &fresh, crowd);
-            changes.extend(episode.report(self.started));
+            let is_new = episode.calls() == 0 && episode.seen == sample.now && episode.cause().is_none();
+            episode.see(sample, &fresh, &self.facts);
+            if is_new {
+                let period = self.history.get_mut(&key).and_then(|history| history.begin(episode.began()));
+                episode.recurs(period);
+            }
+            changes.extend(episode.report(&self.facts, self.started, &others));
         }
-        self.close(sample.now, self.quiet, &mut changes);
+        self.close(sample.now, None, &mut changes);
         changes
     }
 
     /// Ends all that is open.
     pub(crate) fn finish(&mut self, now: u64) -> Vec<IncidentChange> {
         let mut changes = Vec::new();
-        self.close(now, 0, &mut changes);
+        self.close(now, Some(0), &mut changes);
         changes
     }
 
-    /// Keeps the most that each pool had at once: an episode opens when the first of its calls may have ended already.
-    fn count_crowds(&mut self, sample: &Sample) {
-        if sample.now / self.stretch != sample.previous / self.stretch {
-            self.crowds.values_mut().for_each(Crowd::turn);
-        }
-        let mut counted: HashMap<Key, (u64, u64)> = HashMap::new();
-        for op in sample.ops.iter().filter(|op| op.queued + op.executing > 0) {
-            let (queued, executing) = counted.entry(pool_of(op)).or_default();
-            *queued += op.queued;
-            *executing += op.executing;
-        }
-        for (pool, (queued, executing)) in counted {
-            self.crowds.entry(pool).or_default().see(queued, executing);
-        }
-    }
-
-    /// What each op of the sample has counted since the last look.
-    fn count(&mut self, sample: &Sample) -> Vec<Counted> {
+    /// What each op of the sample has counted since the last look, and what of it a lack of CPU time explains.
+    fn count(&mut self, sample: &Sample) -> (Vec<Counted>, Excused) {
         let first = self.before.is_none();
         let before = self.before.get_or_insert_default();
-        sample
+        let mut all_excused = Excused::default();
+        let fresh = sample
             .ops
             .iter()
             .map(|op| {
@@ -149,7 +176,8 @@ impl Tracker {
                     // What was counted before this detector's first look is not its business.
                     return Counted::default();
                 }
-                let fresh = op.counted.since(last).beyond(op, sample);
+                let (fresh, excused) = op.counted_since(last, sample);
+                all_excused = all_excused.plus(excused);
                 let withheld = std::mem::take(&mut self.withheld[index]).plus(fresh);
                 if !sample.late {
                     return withheld;
@@ -157,13 +185,14 @@ impl Tracker {
                 self.withheld[index] = withheld;
                 Counted::default()
             })
-            .collect()
+            .collect();
+        (fresh, all_excused)
     }
 
     /// Begins an episode, if this is a moment to.
     fn open(&mut self, key: Key, sample: &Sample) -> bool {
         // What looks old to a late observer may have been paused with it.
-        if sample.late || sample.now < self.warm {
+        if (sample.late && !key.is_of_all()) || sample.now < self.warm {
             return false;
         }
         if self.open.len() >= MAX_OPEN {
@@ -184,17 +213,23 @@ impl Tracker {
             None
         };
         let carried = if id.is_some() { std::mem::take(&mut history.carried) } else { 0 };
-        self.open.insert(key, Episode::new(id, sample.now, carried, self.stretch));
+        self.open.insert(key, Episode::new(key, id, sample.now, carried, self.stretch));
         true
     }
 
-    /// Ends the episodes of which nothing has been seen for `quiet`.
-    fn close(&mut self, now: u64, quiet: u64, changes: &mut Vec<IncidentChange>) {
-        let over: Vec<Key> =
-            self.open.iter().filter(|(_, e)| now.saturating_sub(e.seen) >= quiet).map(|(key, _)| *key).collect();
+    /// Ends the episodes of which nothing has been seen for a while, or for `quiet`.
+    fn close(&mut self, now: u64, quiet: Option<u64>, changes: &mut Vec<IncidentChange>) {
+        let usual = |key: &Key| if *key == Key::Machine { CALM.max(self.quiet) } else { self.quiet };
+        let over: Vec<Key> = self
+            .open
+            .iter()
+            .filter(|(key, episode)| now.saturating_sub(episode.seen) >= quiet.unwrap_or_else(|| usual(key)))
+            .map(|(key, _)| *key)
+            .collect();
         for key in over {
+            let others = self.causes_but(key);
             let Some(episode) = self.open.remove(&key) else { continue };
-            match episode.incident(self.started, State::Closed) {
+            match episode.incident(&self.facts, self.started, State::Closed, &others) {
                 Some(incident) => {
                     if self.closed.len() == KEPT {
                         self.closed.pop_front();
@@ -206,33 +241,13 @@ impl Tracker {
             }
         }
         // A kind of which nothing was seen for so long starts afresh: the memory is of what happens, not of what did.
+        let within = |at: Option<&u64>, so_long| at.is_some_and(|&at| at.saturating_add(so_long) > now);
         self.history.retain(|_, history| {
-            history.carried > 0 || history.recent.back().is_some_and(|&at| at.saturating_add(OPENINGS_WITHIN) > now)
+            history.carried > 0
+                || within(history.recent.back(), OPENINGS_WITHIN)
+                || within(history.beginnings.back(), BEGINNINGS_WITHIN)
         });
     }
-}
-
-/// The episodes that a look shows, new and old, each once.
-fn keys(sample: &Sample, fresh: &[Counted]) -> Vec<Key> {
-    let mut keys = Vec::new();
-    for (op, fresh) in sample.ops.iter().zip(fresh) {
-        let index = op.site.index;
-        if fresh.long_polls > 0 || sample.overdue.iter().any(|held| held.op == index) {
-            keys.push(Key::LongPoll(index));
-        }
-        if fresh.long_waits > 0 || op.wait_age(sample.now) >= op.queue_wait_limit {
-            keys.push(Key::Wait(index));
-        }
-        let pool = pool_of(op);
-        if (fresh.dominated > 0 || op.queued_age(sample.now) >= op.queue_wait_limit) && !keys.contains(&pool) {
-            keys.push(pool);
-        }
-    }
-    keys
-}
-
-fn pool_of(op: &OpSample) -> Key {
-    op.site.runtime.map_or(Key::Jobs(op.site.index), Key::Pool)
 }
 
 #[cfg(all(test, not(starvation_loom)))]

@@ -1,0 +1,124 @@
+//! Polls of one op that go on for too long.
+
+use super::{Key, Look, Toll, culprit, oldest_of, victim};
+use crate::conduct::{Conduct, Manner};
+use crate::incident::Victim;
+use crate::judge::poll::{self, Around};
+use crate::judge::{self, Verdict};
+use crate::lately::{Lately, Peak};
+use crate::sample::Site;
+use std::collections::HashMap;
+
+#[derive(Debug)]
+pub(super) struct Polls {
+    op: u32,
+    site: Option<Site>,
+    ended: u64,
+    ended_time: u64,
+    /// How many go on at the last look, and for how long the oldest does.
+    now: u64,
+    age: u64,
+    /// The most at once and the longest, lately.
+    most: Peak,
+    longest: Peak,
+    conduct: Lately<Conduct>,
+    /// Inside one of these polls those of other watched futures came and went.
+    steps: bool,
+    around: Around,
+    /// Who waited behind them: how often, and for how long.
+    victims: HashMap<u32, (Site, u64, u64)>,
+}
+
+impl Polls {
+    pub(super) fn new(op: u32) -> Self {
+        Self {
+            op,
+            site: None,
+            ended: 0,
+            ended_time: 0,
+            now: 0,
+            age: 0,
+            most: Peak::default(),
+            longest: Peak::default(),
+            conduct: Lately::default(),
+            steps: false,
+            around: Around::default(),
+            victims: HashMap::new(),
+        }
+    }
+
+    pub(super) fn see(&mut self, look: &Look<'_>) -> Toll {
+        if look.turns {
+            self.most.turn();
+            self.longest.turn();
+            self.conduct.turn();
+        }
+        if let Some((op, fresh)) = look.op(self.op) {
+            self.site = Some(op.site);
+            self.ended += fresh.long_polls;
+            self.ended_time += fresh.long_poll_time;
+            self.conduct.add(op.ended_conduct);
+        }
+        (self.now, self.age) = oldest_of(&look.sample.overdue, self.op, look.sample.now);
+        self.most.see(self.now);
+        self.longest.see(self.age);
+        for held in look.sample.overdue.iter().filter(|held| held.op == self.op) {
+            self.conduct.add(held.conduct);
+            self.steps |= held.steps;
+        }
+        for (op, fresh) in look.ops().filter(|(op, fresh)| fresh.late_polls > 0 && op.late_behind == Some(self.op)) {
+            let (_, calls, delay) = self.victims.entry(op.site.index).or_insert((op.site, 0, 0));
+            *calls += fresh.late_polls;
+            *delay += fresh.late_poll_time;
+        }
+        if self.now > 0 {
+            self.look_around(look);
+        }
+        Toll { calls: self.ended + self.now, delay: self.ended_time.saturating_add(self.age), longest: self.age }
+    }
+
+    /// What else goes on while these polls do.
+    fn look_around(&mut self, look: &Look<'_>) {
+        let runtime = self.site.and_then(|site| site.runtime);
+        see_runtime(&mut self.around, look, runtime);
+        let others = look.sample.overdue.iter().filter(|held| held.op != self.op);
+        let locked = |op: u32| look.facts.op(op).is_some_and(|op| op.conduct.recent().manner() == Some(Manner::Locked));
+        let others_locked = others.filter(|held| locked(held.op)).count() as u64;
+        self.around.others_locked = self.around.others_locked.max(others_locked);
+        let addresses: Vec<u64> = look.sample.overdue.iter().map(|held| held.address).filter(|at| *at != 0).collect();
+        let own = look.sample.overdue.iter().filter(|held| held.op == self.op && held.address != 0);
+        let same = own.map(|held| addresses.iter().filter(|at| **at == held.address).count() as u64).max();
+        self.around.same_address = self.around.same_address.max(same.unwrap_or(0));
+        self.around.others |= look.sample.overdue.len() > 1 || !look.sample.executions.is_empty();
+    }
+
+    pub(super) fn judge(&self, _: &Look<'_>, calls: u64) -> Option<(Option<Site>, Verdict)> {
+        let site = self.site?;
+        let mut victims: Vec<Victim> =
+            self.victims.values().map(|(site, calls, delay)| victim(site, *calls, *delay)).collect();
+        victims.sort_by_key(|victim| std::cmp::Reverse(victim.delay));
+        let polls = poll::Polls {
+            culprits: vec![culprit(&site, "poller", self.most.recent(), self.longest.recent(), None)],
+            victims,
+            calls,
+            now: self.now,
+            age: self.age,
+            conduct: self.conduct.recent(),
+            steps: self.steps,
+            around: self.around,
+        };
+        Some((Some(site), judge::poll::judge(polls)))
+    }
+}
+
+/// Takes in what is seen of the runtime that polls are made on.
+pub(super) fn see_runtime(around: &mut Around, look: &Look<'_>, runtime: Option<tokio::runtime::Id>) {
+    let Some(seen) = look.facts.runtime(runtime).map(|facts| &facts.last) else { return };
+    around.workers = seen.workers;
+    around.current_thread = seen.current_thread;
+    around.parked = around.parked.max(seen.parked);
+    around.beat_late = around.beat_late.max(seen.beat_late.unwrap_or(0));
+    around.depth = around.depth.max(seen.depth);
+    let executing: u64 = look.sample.ops.iter().filter(|op| op.site.runtime == runtime).map(|op| op.executing).sum();
+    around.pool_full |= seen.cap.is_some_and(|cap| executing >= cap) || seen.canary_waits && look.key != Key::Machine;
+}

@@ -1,0 +1,272 @@
+//! What the recent past shows of the whole process: the numbers that convict one suspect and clear the others.
+//!
+//! Pure: looks in, plain figures out. Two stretches of half a window each are kept, so that the figures are of at least
+//! half a window and at most a whole one.
+
+use crate::conduct::Conduct;
+use crate::counted::Counted;
+use crate::lately::{Lately, Peak, Plus, Share};
+use crate::sample::{Excused, Machine, OpSample, RuntimeSample, Sample, Site, Stop};
+use std::collections::HashMap;
+use tokio::runtime;
+
+/// One op, lately.
+#[derive(Debug, Clone)]
+pub(crate) struct OpFacts {
+    pub(crate) site: Site,
+    pub(crate) counted: Lately<Counted>,
+    /// What it has counted since the process started.
+    pub(crate) history: Counted,
+    pub(crate) queued_age: Peak,
+    pub(crate) wait_age: Peak,
+    pub(crate) executing: Peak,
+    /// How long a poll or an execution of it has been seen to go on.
+    pub(crate) poll_age: Peak,
+    pub(crate) execution_age: Peak,
+    /// What the threads of its overdue polls did.
+    pub(crate) conduct: Lately<Conduct>,
+    /// Since when waits of it have been dropped unpolled and none has been polled; 0 where that is not so.
+    pub(crate) unpolled_since: u64,
+    pub(crate) unpolled: u64,
+}
+
+/// One runtime, lately.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RuntimeFacts {
+    pub(crate) last: RuntimeSample,
+    /// In how many looks none of its workers was parked.
+    pub(crate) full: Lately<Share>,
+    pub(crate) frozen: Peak,
+    /// How late its timers were, how long the observer's calls and tasks waited; meaningless where they are not known.
+    pub(crate) beat_late: Peak,
+    pub(crate) canary: Peak,
+    pub(crate) probe: Peak,
+    pub(crate) depth: Peak,
+    /// For how many looks in a row tasks have been waiting in the shared queue while no worker was parked.
+    pub(crate) crowded: u64,
+}
+
+/// How many calls a pool has: waiting or executing at once, and executing at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Crowd {
+    pub(crate) at_once: Peak,
+    pub(crate) executing: Peak,
+}
+
+impl Crowd {
+    fn see(&mut self, queued: u64, executing: u64) {
+        self.at_once.see(queued + executing);
+        self.executing.see(executing);
+    }
+
+    fn turn(&mut self) {
+        self.at_once.turn();
+        self.executing.turn();
+    }
+}
+
+/// All of it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts {
+    /// The time of the last look, and how long a stretch is.
+    pub(crate) now: u64,
+    pub(crate) stretch: u64,
+    /// Since when the figures are.
+    pub(crate) since: u64,
+    since_before: u64,
+    pub(crate) cpus: u64,
+    pub(crate) ops: Vec<OpFacts>,
+    pub(crate) runtimes: Vec<RuntimeFacts>,
+    /// The calls of each pool: of a runtime, or of one op outside of any.
+    pub(crate) crowds: HashMap<(Option<runtime::Id>, u32), Crowd>,
+    /// Looks, and those that came late.
+    pub(crate) looks: Lately<Share>,
+    /// How long the observer was kept from running, and how long of that the process was stopped.
+    pub(crate) paused: Lately<u64>,
+    pub(crate) stopped: Lately<u64>,
+    paused_sum: u64,
+    pub(crate) last_stop: Option<Stop>,
+    pub(crate) excused: Lately<Excused>,
+    pub(crate) machine: Lately<Machine>,
+}
+
+impl Facts {
+    /// `window` is how much of the past a judgement rests on.
+    pub(crate) fn new(started: u64, window: u64) -> Self {
+        let stretch = (window / 2).max(1);
+        Self { now: started, stretch, since: started, since_before: started, cpus: 1, ..Self::default() }
+    }
+
+    /// Takes in a look. `fresh` is what each op of it has counted since the one before.
+    pub(crate) fn see(&mut self, sample: &Sample, fresh: &[Counted], excused: Excused) {
+        if sample.now / self.stretch != sample.previous / self.stretch {
+            self.turn(sample.previous);
+        }
+        (self.now, self.cpus) = (sample.now, sample.cpus);
+        self.looks.add(Share { part: u64::from(sample.late), of: 1 });
+        self.excused.add(excused);
+        let paused = sample.pauses.since(0);
+        self.paused.add(paused.saturating_sub(self.paused_sum));
+        self.paused_sum = paused;
+        if let Some(stop) = sample.stop {
+            self.stopped.add(stop.to - stop.from);
+            self.last_stop = Some(stop);
+        }
+        if let Some(machine) = sample.machine {
+            self.machine.add(machine);
+        }
+        for (op, fresh) in sample.ops.iter().zip(fresh) {
+            self.see_op(op, *fresh, sample.now);
+        }
+        for held in &sample.overdue {
+            self.with(held.op, |op| {
+                op.poll_age.see(sample.now.saturating_sub(held.since));
+                op.conduct.add(held.conduct);
+            });
+        }
+        for held in &sample.executions {
+            self.with(held.op, |op| op.execution_age.see(sample.now.saturating_sub(held.since)));
+        }
+        self.see_crowds(sample);
+        self.see_runtimes(&sample.runtimes);
+    }
+
+    fn turn(&mut self, at: u64) {
+        (self.since, self.since_before) = (self.since_before, at);
+        for op in &mut self.ops {
+            op.counted.turn();
+            op.conduct.turn();
+            let ages = [&mut op.queued_age, &mut op.wait_age, &mut op.poll_age, &mut op.execution_age];
+            ages.into_iter().chain([&mut op.executing]).for_each(Peak::turn);
+        }
+        for runtime in &mut self.runtimes {
+            runtime.full.turn();
+            let lateness = [&mut runtime.frozen, &mut runtime.beat_late, &mut runtime.canary, &mut runtime.probe];
+            lateness.into_iter().chain([&mut runtime.depth]).for_each(Peak::turn);
+        }
+        self.crowds.values_mut().for_each(Crowd::turn);
+        self.looks.turn();
+        self.paused.turn();
+        self.stopped.turn();
+        self.excused.turn();
+        self.machine.turn();
+    }
+
+    fn with(&mut self, index: u32, see: impl FnOnce(&mut OpFacts)) {
+        if let Ok(at) = self.ops.binary_search_by_key(&index, |op| op.site.index) {
+            see(&mut self.ops[at]);
+        }
+    }
+
+    fn see_op(&mut self, op: &OpSample, fresh: Counted, now: u64) {
+        let at = match self.ops.binary_search_by_key(&op.site.index, |known| known.site.index) {
+            Ok(at) => at,
+            Err(at) => {
+                self.ops.insert(at, OpFacts::new(op.site));
+                at
+            }
+        };
+        let facts = &mut self.ops[at];
+        facts.counted.add(fresh);
+        facts.conduct.add(op.ended_conduct);
+        facts.history = op.counted;
+        facts.queued_age.see(op.queued_age(now));
+        facts.wait_age.see(op.wait_age(now));
+        facts.executing.see(op.executing);
+        if fresh.wait_time > 0 || op.waits > 0 {
+            (facts.unpolled_since, facts.unpolled) = (0, 0);
+        } else if fresh.unpolled > 0 {
+            if facts.unpolled_since == 0 {
+                facts.unpolled_since = now;
+            }
+            facts.unpolled += fresh.unpolled;
+        }
+    }
+
+    /// Keeps the most that each pool had at once: an episode opens when the first of its calls may have ended already.
+    fn see_crowds(&mut self, sample: &Sample) {
+        let mut counted: HashMap<_, (u64, u64)> = HashMap::new();
+        for op in sample.ops.iter().filter(|op| op.queued + op.executing > 0) {
+            let (queued, executing) = counted.entry(pool_of(&op.site)).or_default();
+            *queued += op.queued;
+            *executing += op.executing;
+        }
+        for (pool, (queued, executing)) in counted {
+            self.crowds.entry(pool).or_default().see(queued, executing);
+        }
+    }
+
+    fn see_runtimes(&mut self, runtimes: &[RuntimeSample]) {
+        self.runtimes.retain(|known| runtimes.iter().any(|runtime| runtime.runtime == known.last.runtime));
+        for runtime in runtimes {
+            let at = match self.runtimes.iter().position(|known| known.last.runtime == runtime.runtime) {
+                Some(at) => at,
+                None => {
+                    self.runtimes.push(RuntimeFacts::default());
+                    self.runtimes.len() - 1
+                }
+            };
+            self.runtimes[at].see(runtime, self.now);
+        }
+    }
+
+    pub(crate) fn op(&self, index: u32) -> Option<&OpFacts> {
+        self.ops.binary_search_by_key(&index, |op| op.site.index).ok().map(|at| &self.ops[at])
+    }
+
+    pub(crate) fn runtime(&self, id: Option<runtime::Id>) -> Option<&RuntimeFacts> {
+        self.runtimes.iter().find(|runtime| id.is_some() && runtime.last.runtime == id)
+    }
+
+    pub(crate) fn crowd(&self, pool: (Option<runtime::Id>, u32)) -> Crowd {
+        self.crowds.get(&pool).copied().unwrap_or_default()
+    }
+
+    /// How long the stretch of time is that the figures are of.
+    pub(crate) fn elapsed(&self) -> u64 {
+        self.now.saturating_sub(self.since).max(1)
+    }
+
+    /// What all ops, or those of one runtime, have counted lately.
+    pub(crate) fn counted(&self, of: Option<runtime::Id>) -> Counted {
+        let ops = self.ops.iter().filter(|op| of.is_none() || op.site.runtime == of);
+        ops.fold(Counted::default(), |sum, op| sum.plus(op.counted.recent()))
+    }
+}
+
+impl OpFacts {
+    fn new(site: Site) -> Self {
+        Self {
+            site,
+            counted: Lately::default(),
+            history: Counted::default(),
+            queued_age: Peak::default(),
+            wait_age: Peak::default(),
+            executing: Peak::default(),
+            poll_age: Peak::default(),
+            execution_age: Peak::default(),
+            conduct: Lately::default(),
+            unpolled_since: 0,
+            unpolled: 0,
+        }
+    }
+}
+
+impl RuntimeFacts {
+    fn see(&mut self, runtime: &RuntimeSample, now: u64) {
+        let full = runtime.workers > 0 && runtime.parked == 0;
+        self.full.add(Share { part: u64::from(full), of: 1 });
+        self.frozen.see(runtime.frozen.iter().map(|frozen| now.saturating_sub(frozen.since)).max().unwrap_or(0));
+        self.beat_late.see(runtime.beat_late.unwrap_or(0));
+        self.canary.see(runtime.canary.unwrap_or(0));
+        self.probe.see(runtime.probe.unwrap_or(0));
+        self.depth.see(runtime.depth);
+        self.crowded = if full && runtime.depth > 0 { self.crowded + 1 } else { 0 };
+        self.last.clone_from(runtime);
+    }
+}
+
+/// The pool that the calls of a site run on: its runtime's, or one that is told apart by its op.
+pub(crate) fn pool_of(site: &Site) -> (Option<runtime::Id>, u32) {
+    (site.runtime, if site.runtime.is_some() { 0 } else { site.index })
+}

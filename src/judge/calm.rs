@@ -1,0 +1,97 @@
+//! What there is to say where nothing is over a threshold: that all is well, or slow without being starved.
+
+use super::{LIKELY, SURE, Verdict, nanos};
+use crate::cause::{Action, Cause};
+use crate::facts::{Facts, OpFacts};
+use crate::incident::Culprit;
+
+/// From this many calls on their average says something.
+const CALLS: u64 = 8;
+/// Executions of this length and more are long: twice what a call may wait.
+const LONG: u64 = 100_000_000;
+/// So many times slower than ever is slower than usual, in percent.
+const SLOWER: u64 = 150;
+/// A flood is at least so many calls, and so much time on the way to their threads and back.
+const FLOOD: u64 = 2_000;
+const FLOOD_TIME: u64 = 100_000_000;
+/// The way of each is then at least so long, and so many times its execution.
+const WAY: u64 = 10_000;
+const TIMES: u64 = 4;
+
+/// The verdict where no incident is.
+pub(crate) fn judge(facts: &Facts) -> Verdict {
+    let worst = |of: fn(&OpFacts) -> u64| facts.ops.iter().max_by_key(move |op| of(op));
+    if let Some(slow) = worst(slow_time).filter(|op| slow_time(op) > 0) {
+        return slow_work(slow);
+    }
+    if let Some(flood) = worst(flood_time).filter(|op| flood_time(op) > 0) {
+        return dispatch_overhead(flood);
+    }
+    let evidence = format!("nothing was over a threshold in the last {:.1?}", nanos(facts.elapsed()));
+    Verdict::new(Cause::Healthy, SURE, evidence).advise(Action::None, "There is nothing to do".to_owned())
+}
+
+/// How long the calls of an op executed, where that is long, unlike before, and no fault of the pool; otherwise 0.
+fn slow_time(op: &OpFacts) -> u64 {
+    let recent = op.counted.recent();
+    let before = op.history.since(recent);
+    let mean = recent.execution_time.checked_div(recent.ended).unwrap_or(0);
+    let usual = before.execution_time.checked_div(before.ended);
+    let as_usual = before.ended >= CALLS && usual.is_some_and(|usual| mean * 100 < usual * SLOWER);
+    let starved = recent.queue_wait * 5 > recent.execution_time;
+    if recent.ended < CALLS || mean < LONG || as_usual || starved { 0 } else { recent.execution_time }
+}
+
+/// How long the calls of an op were on their way, where that is what they mostly did; otherwise 0.
+fn flood_time(op: &OpFacts) -> u64 {
+    let recent = op.counted.recent();
+    let way = recent.queue_wait + recent.resume_delay;
+    let flood = recent.ended >= FLOOD && way >= FLOOD_TIME && way >= recent.ended * WAY;
+    if flood && way >= recent.execution_time * TIMES && recent.dominated == 0 { way } else { 0 }
+}
+
+fn culprit(op: &OpFacts) -> Culprit {
+    Culprit {
+        op: op.site.name,
+        location: op.site.location,
+        role: "occupant",
+        count: op.executing.recent(),
+        oldest: nanos(op.execution_age.recent()),
+        share: None,
+        stack: None,
+    }
+}
+
+fn slow_work(op: &OpFacts) -> Verdict {
+    let (name, recent) = (op.site.name, op.counted.recent());
+    let before = op.history.since(recent);
+    let average = |time: u64, calls: u64| nanos(time.checked_div(calls).unwrap_or(0));
+    let mut evidence = format!(
+        "{} calls of `{name}` executed for {:.1?} each and waited {:.1?} for their thread",
+        recent.ended,
+        average(recent.execution_time, recent.ended),
+        average(recent.queue_wait, recent.started),
+    );
+    if before.ended > 0 {
+        evidence += &format!("; {:.1?} were usual", average(before.execution_time, before.ended));
+    }
+    let advice = format!("Not starvation: look at what `{name}` does, or waits for; a bigger pool changes nothing");
+    let mut verdict = Verdict::new(Cause::SlowWork, LIKELY, evidence).advise(Action::LookDownstream, advice);
+    verdict.culprits.push(culprit(op));
+    verdict
+}
+
+fn dispatch_overhead(op: &OpFacts) -> Verdict {
+    let (name, recent) = (op.site.name, op.counted.recent());
+    let evidence = format!(
+        "{} calls of `{name}` executed for {:.1?} each and were on their way to the thread and back for {:.1?}",
+        recent.ended,
+        nanos(recent.execution_time / recent.ended.max(1)),
+        nanos((recent.queue_wait + recent.resume_delay) / recent.ended.max(1)),
+    );
+    let advice =
+        format!("Do many of the small steps of `{name}` in one blocking call; the pool's size has no part in it");
+    let mut verdict = Verdict::new(Cause::DispatchOverhead, LIKELY, evidence).advise(Action::Batch, advice);
+    verdict.culprits.push(culprit(op));
+    verdict
+}

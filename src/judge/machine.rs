@@ -1,0 +1,147 @@
+//! The process as a whole: it was stopped, or its threads had no CPU.
+
+use super::{LIKELY, OPEN, SURE, Verdict, nanos};
+use crate::cause::{Action, Cause, Effect};
+use crate::facts::Facts;
+use crate::sample::{Machine, Stop};
+
+/// A cause needs this part of the time that was lost to be the one, in percent.
+const EXPLAINS: u64 = 30;
+
+/// The process did not run.
+pub(crate) fn paused(facts: &Facts, count: u64, longest: u64, burst: bool) -> Verdict {
+    let (detail, told, confidence) = facts.last_stop.map_or(("unknown", String::new(), OPEN), why_stopped);
+    let lost = facts.stopped.recent();
+    let longest = nanos(longest);
+    let evidence = format!(
+        "the observer did not run for up to {longest:.1?} and was not waiting for a CPU{told}; stopped for {:.1?} of the \
+         last {:.1?}, {count} in this episode",
+        nanos(lost),
+        nanos(facts.elapsed()),
+    );
+    let advice = match detail {
+        "memory" => {
+            "Not the code on the executor: look at big forks (start child processes without a hook before exec, or from a \
+             small helper process), at swapping, and at page-fault storms"
+        }
+        _ => {
+            "Not the code on the executor: look at what stops the process or its machine (signals, a debugger, a frozen \
+             container, a moved virtual machine), and divide the work among more and smaller processes, so that one pause \
+             touches less of it"
+        }
+    };
+    let verdict = Verdict::new(Cause::ProcessPaused, confidence, evidence).detail(detail);
+    verdict.advise(Action::LookAtHost, advice.to_owned()).effect(Effect::CatchUpBurst, burst)
+}
+
+/// What kind of stop it was, the number that says so, and how sure that is.
+fn why_stopped(stop: Stop) -> (&'static str, String, f64) {
+    let took = (stop.to - stop.from).max(1);
+    let percent = |part: u64| part.saturating_mul(100) / took;
+    match stop.cpu {
+        Some(cpu) if percent(cpu) >= 50 => {
+            ("memory", format!(", while the process used {:.1?} of CPU time in the kernel", nanos(cpu)), LIKELY)
+        }
+        Some(_) if stop.major_faults.is_some_and(|faults| faults >= 64) => {
+            let faults = stop.major_faults.unwrap_or(0);
+            ("memory", format!(", with {faults} pages read from disk"), LIKELY)
+        }
+        Some(cpu) if percent(cpu) <= 10 => {
+            ("stopped", format!(", and the whole process had {:.1?} of CPU time", nanos(cpu)), SURE)
+        }
+        _ => ("unknown", String::new(), LIKELY),
+    }
+}
+
+/// Threads were ready to run and had no CPU.
+pub(crate) fn contention(facts: &Facts, count: u64, lost: u64) -> Verdict {
+    let machine = facts.machine.recent();
+    let (detail, told, confidence) = whose(&machine, facts.cpus);
+    let evidence = format!(
+        "{count} polls or waits took {:.1?} in all, most of it ready to run and without a CPU; {told}",
+        nanos(lost)
+    );
+    let (action, advice) = match detail {
+        Some("quota") => (
+            Action::FitWorkersToQuota,
+            match machine.quota {
+                Some(quota) => format!(
+                    "The quota is {quota:.1} CPUs: start as many workers, and compute on as many threads, or raise it"
+                ),
+                None => "Start as many workers as the quota has CPUs, or raise it".to_owned(),
+            },
+        ),
+        Some("steal") => (
+            Action::LookAtHost,
+            "The machine itself is not given its CPUs: look at its host, or move to one with its own CPUs".to_owned(),
+        ),
+        _ => (
+            Action::LookAtHost,
+            format!(
+                "More threads want a CPU than the {} there are: look at what else runs here, also in this process",
+                facts.cpus
+            ),
+        ),
+    };
+    let mut verdict = Verdict::new(Cause::CpuContention, confidence, evidence).advise(action, advice);
+    verdict.detail = detail;
+    verdict
+}
+
+/// Who has the CPU time that is missing.
+pub(crate) fn whose(machine: &Machine, cpus: u64) -> (Option<&'static str>, String, f64) {
+    let all = machine.of.saturating_mul(cpus).max(1);
+    let percent = |part: u64| part.saturating_mul(100) / all;
+    if let Some(throttled) = machine.throttled
+        && throttled.saturating_mul(100) >= machine.of.saturating_mul(EXPLAINS) / 10
+        && throttled > 0
+    {
+        let of = nanos(machine.of);
+        return (
+            Some("quota"),
+            format!("its quota held the process back for {:.1?} of {of:.1?}", nanos(throttled)),
+            SURE,
+        );
+    }
+    if let Some(steal) = machine.steal
+        && percent(steal) >= 15
+    {
+        return (Some("steal"), format!("{} % of the machine's CPU time were taken from it", percent(steal)), SURE);
+    }
+    let own = machine.own.map(percent);
+    match (own, machine.idle.map(percent)) {
+        (Some(own), Some(idle)) => {
+            let told = format!("this process used {own} % of the CPUs, {idle} % were idle");
+            (Some("neighbours"), told, if idle < 20 { SURE } else { LIKELY })
+        }
+        _ => (Some("neighbours"), "who had it is not known".to_owned(), LIKELY),
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_stop_is_told_by_what_the_process_did_meanwhile() {
+        let stop = |cpu, major_faults| why_stopped(Stop { from: 0, to: 100 * MS, cpu, major_faults }).0;
+        assert_eq!(stop(Some(0), Some(0)), "stopped");
+        assert_eq!(stop(Some(95 * MS), Some(0)), "memory");
+        assert_eq!(stop(Some(2 * MS), Some(5_000)), "memory");
+        assert_eq!(stop(Some(30 * MS), Some(0)), "unknown");
+        assert_eq!(stop(None, None), "unknown");
+    }
+
+    #[test]
+    fn whoever_has_the_cpus_is_told_with_a_number() {
+        let machine = Machine { of: 1_000 * MS, ..Machine::default() };
+        assert_eq!(whose(&Machine { throttled: Some(400 * MS), ..machine }, 2).0, Some("quota"));
+        assert_eq!(whose(&Machine { throttled: Some(MS), steal: Some(700 * MS), ..machine }, 2).0, Some("steal"));
+        let busy = Machine { own: Some(100 * MS), idle: Some(0), ..machine };
+        assert_eq!(whose(&busy, 2).0, Some("neighbours"));
+        assert!(whose(&busy, 2).1.contains("5 %"));
+        assert_eq!(whose(&machine, 2).2, LIKELY);
+    }
+}

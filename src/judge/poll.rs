@@ -1,0 +1,208 @@
+//! A poll that holds its worker for too long: what it does there, and to whom.
+
+use super::{LIKELY, OPEN, SURE, Verdict, nanos, so_many};
+use crate::cause::{Action, Cause, Effect};
+use crate::conduct::{Conduct, Manner};
+use crate::incident::{Culprit, Victim};
+
+/// Polls of one op, or of a worker of which nobody knows what it polls, that go on for too long.
+#[derive(Debug, Default)]
+pub(crate) struct Polls {
+    pub(crate) culprits: Vec<Culprit>,
+    pub(crate) victims: Vec<Victim>,
+    pub(crate) calls: u64,
+    /// How many go on now, and for how long the oldest.
+    pub(crate) now: u64,
+    pub(crate) age: u64,
+    /// What their threads did lately.
+    pub(crate) conduct: Conduct,
+    /// Watched futures inside these polls came and went: it is many small steps.
+    pub(crate) steps: bool,
+    pub(crate) around: Around,
+}
+
+/// What else was seen while they went on.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Around {
+    /// Workers of the runtime; 0 where it is not watched. Most that were parked at a look.
+    pub(crate) workers: u64,
+    pub(crate) parked: u64,
+    /// How late its timers were.
+    pub(crate) beat_late: u64,
+    /// Tasks in the queue that all workers share.
+    pub(crate) depth: u64,
+    /// Its worker is the thread that calls `block_on`.
+    pub(crate) current_thread: bool,
+    /// Polls of others that were seen waiting for a lock; of these and their own, how many at the same address.
+    pub(crate) others_locked: u64,
+    pub(crate) same_address: u64,
+    /// Watched calls were executing, or polls of others overdue, who could hold a lock.
+    pub(crate) others: bool,
+    /// All calls of the runtime's pool were held, so that `block_in_place` found no thread.
+    pub(crate) pool_full: bool,
+}
+
+/// By so much timers must be late to be an effect.
+const LATE: u64 = 25_000_000;
+
+pub(crate) fn judge(polls: Polls) -> Verdict {
+    let Polls { culprits, victims, calls, now, age, conduct, steps, around } = polls;
+    let name = culprits.first().map_or("what nobody wrapped", |culprit| culprit.op);
+    let (detail, told, confidence) = manner(&conduct, &around);
+    let going_on = match now {
+        0 => format!("{} of `{name}` over the threshold, none now", so_many(calls, "poll", "polls")),
+        _ => format!("{} of `{name}` going on, the oldest for {:.1?}", so_many(now, "poll", "polls"), nanos(age)),
+    };
+    let (action, advice) = advice(detail, name, steps || !victims.is_empty(), &around, &conduct);
+    let multi = around.workers > 1 && !around.current_thread;
+    let late = around.beat_late >= LATE;
+    let mut verdict = Verdict::new(Cause::LongPoll, confidence, going_on + &told).detail(detail).advise(action, advice);
+    if late {
+        verdict.evidence += &format!("; its runtime's timers were {:.1?} late", nanos(around.beat_late));
+        if multi && around.parked > 0 {
+            verdict.evidence += &format!(", with {} of {} workers idle", around.parked, around.workers);
+        }
+    }
+    if let Some(victim) = victims.first() {
+        verdict.evidence += &format!("; `{}` waited behind it", victim.op);
+    }
+    verdict.culprits = culprits;
+    verdict = verdict
+        .effect(Effect::DriverHeld, late && multi && around.parked > 0)
+        .effect(Effect::LifoVictim, !victims.is_empty() && multi && around.parked > 0)
+        .effect(Effect::HandOffLost, around.pool_full && detail != "computing" && multi)
+        .effect(Effect::WorkersBlocked, (around.workers > 0 && now >= around.workers) || around.depth > 0);
+    verdict.victims = victims;
+    verdict
+}
+
+/// What its thread did, the number that says so, and how sure that is.
+fn manner(conduct: &Conduct, around: &Around) -> (&'static str, String, f64) {
+    let cpu = conduct.cpu_percent().unwrap_or(0);
+    let on_cpu = format!("its thread was on a CPU for {cpu} % of the time");
+    match conduct.manner() {
+        Some(Manner::Computing) => ("computing", format!("; {on_cpu}"), SURE),
+        Some(Manner::Locked) => ("locked", format!("; {on_cpu} and slept waiting for a lock"), SURE),
+        Some(Manner::Blocked | Manner::Parked | Manner::Asleep) if around.others_locked > 0 => {
+            let others = so_many(around.others_locked, "other poll waits", "other polls wait");
+            let told = match conduct.call {
+                Some(call) => format!("; {on_cpu} and slept in `{call}`, while {others} for a lock"),
+                None => format!("; {on_cpu} and slept, while {others} for a lock"),
+            };
+            ("locked", told + ": a common lock or sink is suspected", LIKELY)
+        }
+        Some(Manner::Asleep) if around.same_address > 1 => {
+            let told = format!("; {on_cpu}; {} threads wait at the same address", around.same_address);
+            ("locked", told, LIKELY)
+        }
+        Some(Manner::Blocked) => {
+            let call = conduct.call.unwrap_or("a system call");
+            ("blocked", format!("; {on_cpu} and slept in `{call}`"), SURE)
+        }
+        Some(Manner::Parked) => {
+            ("block_on", format!("; {on_cpu} and slept, parked until another thread wakes it"), LIKELY)
+        }
+        Some(Manner::Asleep) => {
+            ("unknown", format!("; {on_cpu} and slept: a lock, or a future that is run by hand inside the poll"), OPEN)
+        }
+        None => ("unknown", "; what its thread did is not known".to_owned(), OPEN),
+    }
+}
+
+fn advice(detail: &str, name: &str, steps: bool, around: &Around, conduct: &Conduct) -> (Action, String) {
+    match detail {
+        "computing" if steps => (
+            Action::Yield,
+            format!(
+                "Let the worker go between the steps of `{name}` (`yield_now` every so many items, and after waking \
+                 others), spawn a task for each, or move the computation into a blocking call"
+            ),
+        ),
+        "computing" => (
+            Action::Offload,
+            format!(
+                "Move what `{name}` computes between two awaits into a blocking call, or split it and yield in between; \
+                 more workers will not help"
+            ),
+        ),
+        "locked" => {
+            let alone = if !around.others && around.workers <= 1 {
+                ". Nothing else of this runtime runs that could let it go: probably the lock is held by a task that \
+                 awaits, on this very thread"
+            } else {
+                ""
+            };
+            let call = conduct.call.filter(|_| around.others_locked > 0);
+            let sink = call.map_or(String::new(), |call| {
+                format!(
+                    ". One that holds it may sleep in `{call}`: write through a queue that drops instead of blocking"
+                )
+            });
+            (
+                Action::ShortenLock,
+                format!(
+                    "Hold the lock for which `{name}` waits for a shorter time, copy out what is needed before an await, \
+                     or use an asynchronous lock{alone}{sink}"
+                ),
+            )
+        }
+        "block_on" => (
+            Action::GoAsync,
+            format!(
+                "`{name}` runs a future by hand inside a poll, where it can wait for ever: await it, or move the whole \
+                 wrapper into a blocking call"
+            ),
+        ),
+        "blocked" => (
+            Action::Offload,
+            format!(
+                "Move the blocking {}call of `{name}` into a blocking call of the pool, or use its asynchronous form; \
+                 more workers will not help",
+                conduct.call.map_or(String::new(), |call| format!("`{call}` ")),
+            ),
+        ),
+        _ => (Action::Offload, format!("Move what `{name}` does between two awaits into a blocking call, or split it")),
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use crate::conduct::Asleep;
+
+    const MS: u64 = 1_000_000;
+
+    fn told(conduct: Conduct, around: Around) -> Verdict {
+        judge(Polls { calls: 1, now: 1, age: 100 * MS, conduct, around, ..Polls::default() })
+    }
+
+    fn asleep(asleep: Asleep) -> Conduct {
+        Conduct::new(100 * MS, MS, 0, Some(asleep))
+    }
+
+    #[test]
+    fn what_the_thread_does_is_the_detail() {
+        let alone = Around::default();
+        let detail = |conduct, around| told(conduct, around).detail.unwrap_or("none");
+        assert_eq!(detail(Conduct::new(100 * MS, 99 * MS, 0, None), alone), "computing");
+        assert_eq!(detail(asleep(Asleep::Call("read")), alone), "blocked");
+        assert_eq!(detail(asleep(Asleep::Lock(64)), alone), "locked");
+        assert_eq!(detail(asleep(Asleep::Park), alone), "block_on");
+        assert_eq!(detail(asleep(Asleep::Unknown(64)), alone), "unknown");
+        assert_eq!(detail(Conduct::default(), alone), "unknown");
+        assert_eq!(detail(asleep(Asleep::Unknown(64)), Around { same_address: 2, ..alone }), "locked");
+        // Who writes to a full pipe with a lock in hand is part of the same story.
+        assert_eq!(detail(asleep(Asleep::Call("write")), Around { others_locked: 3, ..alone }), "locked");
+    }
+
+    #[test]
+    fn timers_that_are_late_while_workers_idle_are_the_drivers() {
+        let around = Around { workers: 4, parked: 3, beat_late: 390 * MS, ..Around::default() };
+        let computing = Conduct::new(400 * MS, 399 * MS, 0, None);
+        assert_eq!(told(computing, around).effects, [Effect::DriverHeld]);
+        let one = Around { workers: 1, parked: 0, current_thread: true, ..around };
+        assert_eq!(told(computing, one).effects, [Effect::WorkersBlocked]);
+        let on_time = Around { beat_late: MS, ..around };
+        assert_eq!(told(computing, on_time).effects, []);
+    }
+}

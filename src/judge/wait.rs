@@ -1,0 +1,56 @@
+//! Waits for something that is handed out: who has it, and whether a branch ever gets its turn.
+
+use super::{LIKELY, SURE, Verdict, so_many};
+use crate::cause::{Action, Cause};
+use crate::incident::{Culprit, Victim};
+use std::time::Duration;
+
+/// Waits of one op that stay pending for too long.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    pub(crate) resource: Culprit,
+    /// Who was last given it, and is therefore likely to have it.
+    pub(crate) holder: Option<Culprit>,
+    pub(crate) waiter: Option<Victim>,
+    pub(crate) calls: u64,
+    /// How many are pending now.
+    pub(crate) now: u64,
+}
+
+pub(crate) fn judge(waits: Waits) -> Verdict {
+    let Waits { resource, holder, waiter, calls, now } = waits;
+    let (op, oldest) = (resource.op, resource.oldest);
+    let waiting = if now == 0 {
+        format!("{} for `{op}` over the floor, none now", so_many(calls, "wait", "waits"))
+    } else {
+        format!("{} for `{op}`, the oldest for {oldest:.1?}", so_many(now, "wait", "waits"))
+    };
+    let (had, look) = match &holder {
+        Some(holder) => (format!("; `{}` was given it last", holder.op), format!("how long `{}` keeps it", holder.op)),
+        None => (String::new(), "who keeps it, and for how long".to_owned()),
+    };
+    let mut verdict = Verdict::new(Cause::DownstreamLimit, SURE, waiting + &had).advise(
+        Action::LookDownstream,
+        format!(
+            "The runtime can do nothing about it: look at {look}, hand out more of `{op}`, and wait for it outside of \
+             whatever others wait behind, such as the only consumer of a channel"
+        ),
+    );
+    verdict.culprits.push(resource);
+    verdict.culprits.extend(holder);
+    verdict.victims.extend(waiter);
+    verdict
+}
+
+/// A branch that is offered again and again and never asked.
+pub(crate) fn never_asked(branch: Culprit, times: u64, since: Duration) -> Verdict {
+    let op = branch.op;
+    let evidence = format!("`{op}` was dropped {times} times in {since:.1?} without having been polled once");
+    let advice = format!(
+        "The branches before `{op}` are always ready and are always asked first: let `select!` choose at random (without \
+         `biased`), put the rare branch first, or give each its share by turns"
+    );
+    let mut verdict = Verdict::new(Cause::Unfair, LIKELY, evidence).advise(Action::None, advice);
+    verdict.culprits.push(branch);
+    verdict
+}

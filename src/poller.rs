@@ -1,0 +1,289 @@
+//! Polls that are about to be overdue, and what their threads do meanwhile.
+//!
+//! A poll that is preempted for a while looks like one that blocks its worker, and one that computes like one that
+//! sleeps. The kernel tells the difference, but only as sums since the thread's start: so a reading is kept from when a
+//! poll has used a quarter of its limit. The time it was ready to run and had no CPU since is not counted into its age,
+//! nor as much of the time before.
+
+use crate::conduct::{Asleep, Conduct};
+use crate::evidence::{self, CpuTime};
+use crate::lately::{Plus, Share};
+use crate::slot::Activity;
+use std::collections::HashMap;
+
+/// How many are asked after in one look. The others stand as they stood.
+const ASKED: usize = 128;
+
+/// One is asked after again when it has gone on for this part of its age since.
+const ASKED_AGAIN: u64 = 8;
+
+/// The polls that are looked at closely. One look goes: [`begin`](Self::begin), [`waited`](Self::waited) for each,
+/// [`ended`](Self::ended).
+#[derive(Debug, Default)]
+pub(crate) struct Pollers {
+    /// By the thread's slot and what it does there.
+    known: HashMap<(usize, Activity), Poller>,
+    look: u64,
+    asked: usize,
+}
+
+#[derive(Debug)]
+struct Poller {
+    tid: Option<u32>,
+    /// What the kernel said when it was first asked for this poll and when it was last, and when that was.
+    first: Option<(CpuTime, u64)>,
+    last: Option<(CpuTime, u64)>,
+    waited: u64,
+    /// Where it was last seen to wait for another thread.
+    address: u64,
+    /// What the thread slept in, as far as it has not been taken.
+    slept: Conduct,
+    /// How much time since the first reading, how much of it on a CPU and how much without one has been taken.
+    taken: [u64; 3],
+    asked_at: u64,
+    /// The last look that saw it.
+    look: u64,
+}
+
+/// One that has ended.
+#[derive(Debug)]
+pub(crate) struct Over {
+    pub(crate) op: u32,
+    pub(crate) start: u64,
+    /// How long it was ready to run and had no CPU.
+    pub(crate) waited: u64,
+    pub(crate) conduct: Conduct,
+}
+
+impl Pollers {
+    pub(crate) fn begin(&mut self) {
+        self.look += 1;
+        self.asked = 0;
+    }
+
+    /// How long the poll has been without a CPU; `None` where the kernel does not tell. It is looked at from here on.
+    pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>, now: u64) -> Option<u64> {
+        let look = self.look;
+        let poller = self.known.entry((slot, activity)).or_insert(Poller {
+            tid,
+            first: None,
+            last: None,
+            waited: 0,
+            address: 0,
+            slept: Conduct::default(),
+            taken: [0; 3],
+            asked_at: 0,
+            look,
+        });
+        poller.look = look;
+        let start = activity.start(now);
+        // The longer it goes on without wanting a CPU, the more rarely: a hundred that hang for ever cost next to nothing.
+        let due = poller.waited > 0
+            || now.saturating_sub(poller.asked_at) >= poller.asked_at.saturating_sub(start) / ASKED_AGAIN;
+        if due && self.asked < ASKED {
+            self.asked += 1;
+            poller.ask(start, now, true);
+        }
+        poller.first.map(|_| poller.waited)
+    }
+
+    /// What the thread of a poll has done that has not been taken yet.
+    pub(crate) fn take_conduct(&mut self, slot: usize, activity: Activity) -> Conduct {
+        self.known.get_mut(&(slot, activity)).map(Poller::take_conduct).unwrap_or_default()
+    }
+
+    /// Where the thread of a poll was last seen to wait for another thread; 0 where it was not, or it is not known.
+    pub(crate) fn address(&self, slot: usize, activity: Activity) -> u64 {
+        self.known.get(&(slot, activity)).map_or(0, |poller| poller.address)
+    }
+
+    /// Forgets those that this look has not seen; hands each one to `f`.
+    pub(crate) fn ended(&mut self, now: u64, mut f: impl FnMut(Over)) {
+        self.known.retain(|(_, activity), poller| {
+            let goes_on = poller.look == self.look;
+            if !goes_on {
+                let start = activity.start(now);
+                // Once more: what it waited for between the last look and its end is not known yet.
+                if poller.first.is_some() && self.asked < 2 * ASKED {
+                    self.asked += 1;
+                    poller.ask(start, now, false);
+                }
+                f(Over { op: activity.op(), start, waited: poller.waited, conduct: poller.take_conduct() });
+            }
+            goes_on
+        });
+    }
+}
+
+impl Poller {
+    /// Asks the kernel how the poll that began at `start` has fared.
+    fn ask(&mut self, start: u64, now: u64, goes_on: bool) {
+        self.asked_at = now;
+        let Some(mut time) = self.tid.and_then(evidence::cpu_time) else { return };
+        // What the thread wants or does now is not what a poll that is over did.
+        time.runnable &= goes_on;
+        let Some((first, at)) = self.first else {
+            self.first = Some((time, now));
+            self.last = self.first;
+            // Of a thread that wants the CPU one reading says nothing: it gets one more look.
+            self.waited = if time.runnable { now.saturating_sub(start) } else { 0 };
+            return;
+        };
+        let seen = now.saturating_sub(at);
+        let waited = time.without_cpu_since(&first, seen).min(seen);
+        // Before it was looked at it fared as it has since.
+        let before = u128::from(at.saturating_sub(start)) * u128::from(waited) / u128::from(seen.max(1));
+        self.waited = waited + before as u64;
+        // What its thread did after the end, if this is the end, is another's.
+        if goes_on && let Some((last, at)) = self.last.replace((time, now)) {
+            let asleep = self.tid.filter(|_| !time.runnable).and_then(asleep_in);
+            let conduct = conduct_since(&last, at, &time, now, asleep);
+            self.address = conduct.address;
+            self.slept = self.slept.plus(conduct);
+        }
+    }
+
+    /// What its thread has done since this was last taken. How much it computed and waited is known only over a longer
+    /// time: the kernel tells both late.
+    fn take_conduct(&mut self) -> Conduct {
+        let mut conduct = std::mem::take(&mut self.slept);
+        let (Some((first, from)), Some((last, to))) = (self.first, self.last) else { return Conduct::default() };
+        let all = conduct_since(&first, from, &last, to, None);
+        let sums = [all.of, all.on_cpu, all.waited];
+        let [of, on_cpu, waited] = std::array::from_fn(|sum| sums[sum].saturating_sub(self.taken[sum]));
+        (conduct.of, conduct.on_cpu, conduct.waited) = (of, on_cpu.min(of), waited.min(of));
+        self.taken = sums;
+        conduct
+    }
+}
+
+/// What a thread did between two readings.
+fn conduct_since(before: &CpuTime, at: u64, time: &CpuTime, now: u64, asleep: Option<Asleep>) -> Conduct {
+    let of = now.saturating_sub(at);
+    let waited = time.without_cpu_since(before, of);
+    // The kernel brings the sum of a thread that runs up to date once in its timer's tick.
+    let on_cpu = if time.runnable { of.saturating_sub(waited) } else { time.on_cpu.saturating_sub(before.on_cpu) };
+    Conduct::new(of, on_cpu, waited, asleep)
+}
+
+/// What a thread sleeps in.
+fn asleep_in(_tid: u32) -> Option<Asleep> {
+    None
+}
+
+/// One of the threads that execute calls, for all of them: does it get the CPU when it wants to, and what does it do?
+#[derive(Debug, Default)]
+pub(crate) struct PoolThread {
+    /// Its id, what the kernel said, and when that was.
+    last: Option<(u32, CpuTime, u64)>,
+}
+
+impl PoolThread {
+    /// Of how much time since the last look the thread had no CPU, and what it did; nothing where it is another one than
+    /// then. A wait that has been over several looks is told when it is over, so the part can be more than the whole of one.
+    pub(crate) fn look(&mut self, tid: Option<u32>, now: u64) -> (Share, Conduct) {
+        let last = self.last.take();
+        let Some((tid, time)) = tid.and_then(|tid| Some((tid, evidence::cpu_time(tid)?))) else {
+            return Default::default();
+        };
+        self.last = Some((tid, time, now));
+        match last {
+            Some((same, before, at)) if same == tid => {
+                let asleep = if time.runnable { None } else { asleep_in(tid) };
+                let part = time.waited.saturating_sub(before.waited);
+                (Share { part, of: now.saturating_sub(at) }, conduct_since(&before, at, &time, now, asleep))
+            }
+            _ => Default::default(),
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use crate::slot::Kind;
+
+    #[test]
+    fn one_that_wants_the_cpu_gets_one_more_look_and_is_forgotten_when_unseen() {
+        let mut pollers = Pollers::default();
+        let activity = Activity::new(Kind::Poll, 3, 64_000_000);
+        // The thread that asks is running.
+        let tid = evidence::thread_id();
+        pollers.begin();
+        assert_eq!(pollers.waited(1, activity, tid, 94_000_000), Some(30_000_000));
+        pollers.begin();
+        assert!(pollers.waited(1, activity, tid, 99_000_000).is_some_and(|waited| waited <= 35_000_000));
+        assert!(pollers.waited(1, activity, None, 99_000_000).is_some(), "what is known stays known");
+        pollers.begin();
+        pollers.ended(99_000_000, |over| assert_eq!((over.op, over.start), (3, 64_000_000)));
+        assert!(pollers.known.is_empty());
+        assert_eq!(pollers.waited(1, activity, None, 99_000_000), None);
+    }
+
+    #[test]
+    fn one_that_goes_on_for_long_is_asked_after_rarely() {
+        let (mut pollers, mut asked) = (Pollers::default(), 0);
+        // One of which the kernel tells nothing has not waited, for all that is known.
+        let activity = Activity::new(Kind::Poll, 3, 64_000_000);
+        for look in 1..=2_000 {
+            pollers.begin();
+            pollers.waited(1, activity, None, 64_000_000 + look * 5_000_000);
+            asked += pollers.asked;
+        }
+        // Every look for 40 ms, then as its age grows by an eighth, up to 10 s.
+        assert!((10..80).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn one_that_sleeps_gets_none() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            let _ = sender.send(evidence::thread_id());
+            let _ = stopped.recv();
+        });
+        let Ok(tid) = receiver.recv() else { panic!("the thread tells its id") };
+        // It has told its id before it sleeps.
+        while tid.and_then(evidence::cpu_time).is_some_and(|time| time.runnable) {
+            std::thread::yield_now();
+        }
+        let mut pollers = Pollers::default();
+        pollers.begin();
+        assert_eq!(pollers.waited(1, Activity::new(Kind::Poll, 3, 64_000_000), tid, 94_000_000), Some(0));
+        drop(stop);
+        assert!(sleeper.join().is_ok());
+    }
+
+    #[test]
+    fn a_share_is_of_one_thread_between_two_looks() {
+        let (mut thread, tid) = (PoolThread::default(), evidence::thread_id());
+        assert_eq!(thread.look(tid, 1_000).0, Share::default());
+        let (share, conduct) = thread.look(tid, 5_000);
+        assert_eq!((share.of, conduct.of, conduct.manner()), (4_000, 4_000, Some(crate::conduct::Manner::Computing)));
+        assert_eq!(thread.look(None, 6_000).0, Share::default());
+        assert_eq!(thread.look(tid, 7_000).0, Share::default());
+    }
+
+    #[test]
+    fn what_a_thread_did_is_taken_once() {
+        let mut pollers = Pollers::default();
+        let activity = Activity::new(Kind::Poll, 3, 64_000_000);
+        for now in [94_000_000, 99_000_000, 104_000_000] {
+            pollers.begin();
+            pollers.waited(1, activity, evidence::thread_id(), now);
+        }
+        let conduct = pollers.take_conduct(1, activity);
+        assert_eq!((conduct.of, conduct.cpu_percent()), (10_000_000, Some(100)));
+        assert_eq!(pollers.take_conduct(1, activity).of, 0);
+    }
+
+    #[test]
+    fn what_a_look_asks_after_is_bounded() {
+        let mut pollers = Pollers::default();
+        pollers.begin();
+        for op in 0..1_000 {
+            pollers.waited(1, Activity::new(Kind::Poll, op, 64), evidence::thread_id(), 0);
+        }
+        assert_eq!((pollers.asked, pollers.known.len()), (ASKED, 1_000));
+    }
+}

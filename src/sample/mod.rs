@@ -1,0 +1,176 @@
+//! One look at the process, as plain data: what a decision rests on.
+
+mod observer;
+mod op;
+mod seen;
+
+pub(crate) use observer::ObserverFigures;
+pub(crate) use op::{Excused, OpSample, Site};
+pub(crate) use seen::{Frozen, Machine, RuntimeSample, Stop};
+
+use crate::conduct::Conduct;
+use crate::lately::{Plus, Share};
+use crate::op as ops;
+use crate::pause::Pauses;
+use crate::poller::{Pollers, PoolThread};
+use crate::slot::{self, Activity, Kind};
+
+/// An activity that a thread has not ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) op: u32,
+    pub(crate) since: u64,
+    /// What its thread has done since the last look; of polls that are overdue.
+    pub(crate) conduct: Conduct,
+    /// Where it was last seen to wait for another thread; 0 where it was not.
+    pub(crate) address: u64,
+    /// It is many small steps: the poll of another watched future began and ended inside it.
+    pub(crate) steps: bool,
+}
+
+impl Held {
+    pub(crate) fn new(op: u32, since: u64) -> Self {
+        Self { op, since, conduct: Conduct::default(), address: 0, steps: false }
+    }
+}
+
+/// One look.
+#[derive(Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) now: u64,
+    /// The time of the look before.
+    pub(crate) previous: u64,
+    /// The observer came late. What looks old may be so for the same reason.
+    pub(crate) late: bool,
+    /// All times at which it did, and those at which it did not even wait for a CPU: the process was stopped.
+    pub(crate) pauses: Pauses,
+    pub(crate) stops: Pauses,
+    /// The stop that this look comes after, if it does.
+    pub(crate) stop: Option<Stop>,
+    /// The innermost overdue poll of each thread that has one outside of any execution.
+    pub(crate) overdue: Vec<Held>,
+    pub(crate) executions: Vec<Held>,
+    /// Ops of polls that go on and have given their worker away, at this look and at the one before.
+    pub(crate) given_away: Vec<u32>,
+    pub(crate) given_before: Vec<u32>,
+    pub(crate) ops: Vec<OpSample>,
+    pub(crate) runtimes: Vec<RuntimeSample>,
+    /// What the kernel tells, at the looks at which it was asked.
+    pub(crate) machine: Option<Machine>,
+    /// How many CPUs the process may use.
+    pub(crate) cpus: u64,
+    /// The limits where an op has none of its own.
+    pub(crate) long_poll_limit: u64,
+    pub(crate) queue_wait_limit: u64,
+    /// Anything is in flight.
+    pub(crate) busy: bool,
+    /// While calls queue: of how much time since the last look a thread that executes calls had no CPU, and what it did.
+    pub(crate) without_cpu: Share,
+    pub(crate) pool_conduct: Conduct,
+    pub(crate) pollers: Pollers,
+    pub(crate) pool_thread: PoolThread,
+}
+
+impl Sample {
+    /// Looks, reusing the space of the last look. Ages do not count the time in which nobody had a CPU.
+    pub(crate) fn take(&mut self, now: u64, late: bool) {
+        self.previous = std::mem::replace(&mut self.now, now);
+        self.late = late;
+        self.busy = false;
+        std::mem::swap(&mut self.given_away, &mut self.given_before);
+        self.given_away.clear();
+        self.overdue.clear();
+        self.executions.clear();
+        self.ops.clear();
+        for op in ops::all() {
+            let sample = op::of(op, now, &self.pauses);
+            self.busy |= sample.queued > 0 || sample.waits > 0;
+            self.ops.push(sample);
+        }
+        self.pollers.begin();
+        let mut executing = None;
+        for slot in slot::all() {
+            self.look_at(slot, &mut executing);
+        }
+        let queued = |op: &OpSample| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0;
+        let asked = executing.filter(|_| self.ops.iter().any(queued));
+        (self.without_cpu, self.pool_conduct) = self.pool_thread.look(asked, now);
+        let ops = &mut self.ops;
+        self.pollers.ended(now, |over| {
+            if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == over.op) {
+                sample.without_cpu += over.waited;
+                if now.saturating_sub(over.start) >= sample.long_poll_limit {
+                    sample.ended_conduct = sample.ended_conduct.plus(over.conduct);
+                }
+            }
+        });
+    }
+
+    /// Whether a task that is being polled has given its worker away (`block_in_place`): a poll that holds a worker keeps it
+    /// from parking and from publishing anything.
+    fn is_given_away(&self, runtime: Option<tokio::runtime::Id>) -> bool {
+        let seen = self.runtimes.iter().find(|seen| runtime.is_some() && seen.runtime == runtime);
+        seen.is_some_and(|seen| seen.workers > 0 && !seen.current_thread && seen.frozen.is_empty())
+    }
+
+    /// The op at this place.
+    pub(crate) fn op(&self, index: u32) -> Option<&OpSample> {
+        self.ops.iter().find(|op| op.site.index == index)
+    }
+
+    /// `executing` becomes the first thread found that executes a call.
+    fn look_at(&mut self, slot: &'static slot::Slot, executing: &mut Option<u32>) {
+        let mut overdue: Option<(Held, u64, Activity)> = None;
+        let mut pool = None;
+        let activities = slot.activities();
+        let blamed = slot.blamed();
+        let id = std::ptr::from_ref(slot) as usize;
+        for activity in activities.into_iter().flatten() {
+            self.busy = true;
+            // An op whose place is not filled in yet was met this very moment.
+            let Some(op) = ops::get(activity.op()) else { continue };
+            let start = activity.start(self.now);
+            if activity.kind() == Kind::Execution {
+                self.executions.push(Held::new(op.index, start));
+                *executing = executing.or(slot.tid());
+                pool = Some(op.runtime);
+                continue;
+            }
+            // What is polled on a thread of the runtime's own blocking pool holds up no worker.
+            if pool == Some(op.runtime) {
+                continue;
+            }
+            // What an inner poll took has been reported for that one.
+            let start = start.max(blamed).min(self.now);
+            let (age, limit) = (self.now - start, op.long_poll_limit());
+            // The one around it may have come over its limit by this one alone, which will be over its own in a moment.
+            overdue = overdue.filter(|&(outer, outer_limit, _)| {
+                limit > outer_limit || start.saturating_sub(outer.since) >= outer_limit
+            });
+            if let Some((outer, ..)) = &mut overdue {
+                outer.steps = start.saturating_sub(outer.since) >= limit / 4;
+            }
+            if age < limit / 4 {
+                continue;
+            }
+            // Where the kernel tells of the thread, the observer's own waits for a CPU say nothing more.
+            let without_cpu = match self.pollers.waited(id, activity, slot.tid(), self.now) {
+                Some(waited) => waited.max(self.stops.since(start)),
+                None => self.pauses.since(start),
+            };
+            let since = start.saturating_add(without_cpu).min(self.now);
+            if self.now - since < limit {
+                continue;
+            }
+            if activity.kind() == Kind::Poll && self.is_given_away(op.runtime) {
+                self.given_away.push(op.index);
+            } else {
+                overdue = Some((Held::new(op.index, since), limit, activity));
+            }
+        }
+        if let Some((held, _, activity)) = overdue {
+            let (conduct, address) = (self.pollers.take_conduct(id, activity), self.pollers.address(id, activity));
+            self.overdue.push(Held { conduct, address, ..held });
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! One op at one look.
+
+use super::Sample;
+use crate::conduct::Conduct;
+use crate::counted::Counted;
+use crate::figures::CallFigures;
+use crate::lately::Plus;
+use crate::op::{self, Op};
+use crate::pause::Pauses;
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+
+/// A site, as far as a report names it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Site {
+    /// Tells sites apart; see [`op`].
+    pub(crate) index: u32,
+    pub(crate) name: &'static str,
+    pub(crate) location: &'static Location<'static>,
+    pub(crate) runtime: Option<tokio::runtime::Id>,
+}
+
+/// What one op has counted, and what of it waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OpSample {
+    pub(crate) site: Site,
+    pub(crate) long_poll_limit: u64,
+    pub(crate) queue_wait_limit: u64,
+    pub(crate) executing: u64,
+    pub(crate) queued: u64,
+    /// When the oldest queued call was made, or somewhat later.
+    pub(crate) oldest_queued: Option<u64>,
+    pub(crate) waits: u64,
+    pub(crate) oldest_wait: Option<u64>,
+    pub(crate) counted: Counted,
+    /// How long polls that have ended since the last look were ready to run and had no CPU.
+    pub(crate) without_cpu: u64,
+    /// What the threads of such polls did that were over their limit.
+    pub(crate) ended_conduct: Conduct,
+    /// Its calls that a thread of their own pool waits for now, and the op that this thread executes.
+    pub(crate) nested_now: u64,
+    pub(crate) nested_in: Option<u32>,
+    /// Such calls were made on such a thread, too.
+    pub(crate) nested_made: bool,
+    /// The op whose long poll its last late poll waited behind.
+    pub(crate) late_behind: Option<u32>,
+    /// Of its waits: the op that waited last, and the one that was last given what it waited for.
+    pub(crate) waiter: Option<u32>,
+    pub(crate) holder: Option<u32>,
+}
+
+impl OpSample {
+    /// How long its oldest call has been queued; 0 where none is.
+    pub(crate) fn queued_age(&self, now: u64) -> u64 {
+        self.oldest_queued.map_or(0, |since| now.saturating_sub(since))
+    }
+
+    /// How long its oldest wait has been pending; 0 where none is.
+    pub(crate) fn wait_age(&self, now: u64) -> u64 {
+        self.oldest_wait.map_or(0, |since| now.saturating_sub(since))
+    }
+
+    /// What it has counted since `before`, and of that what a lack of CPU time explains: polls and waits that were over
+    /// their limits by no more than that. This is what has been counted between the last look and this one.
+    pub(crate) fn counted_since(&self, before: Counted, sample: &Sample) -> (Counted, Excused) {
+        let mut fresh = self.counted.since(before);
+        if sample.given_before.contains(&self.site.index) {
+            (fresh.long_polls, fresh.long_poll_time) = (0, 0);
+        }
+        let mut excused = Excused::default();
+        let mut excuse = |count: &mut u64, time: &mut u64, limit: u64, without_cpu: u64| {
+            let Some(average) = time.checked_div(*count) else { return };
+            let began = sample.previous.saturating_sub(average);
+            let (paused, stopped) = (sample.pauses.since(began), sample.stops.since(began));
+            if average.saturating_sub(paused.max(without_cpu / *count)) < limit {
+                // A process that is stopped is not short of CPUs.
+                if average.saturating_sub(stopped) >= limit {
+                    excused = excused.plus(Excused { count: *count, time: *time });
+                }
+                (*count, *time) = (0, 0);
+            }
+        };
+        excuse(&mut fresh.long_polls, &mut fresh.long_poll_time, self.long_poll_limit, self.without_cpu);
+        excuse(&mut fresh.late_polls, &mut fresh.late_poll_time, self.long_poll_limit, 0);
+        excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, 0);
+        excuse(&mut fresh.long_waits, &mut fresh.long_wait_time, self.queue_wait_limit, 0);
+        (fresh, excused)
+    }
+}
+
+/// What was over its limit for want of a CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Excused {
+    pub(crate) count: u64,
+    pub(crate) time: u64,
+}
+
+impl Plus for Excused {
+    fn plus(self, more: Self) -> Self {
+        Self { count: self.count + more.count, time: self.time + more.time }
+    }
+}
+
+/// The op as it is now.
+pub(super) fn of(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
+    let (calls, waits) = (op.known_calls(), op.known_waits());
+    let arrived = |oldest: crate::age::Oldest| {
+        let since = oldest.latest.min(now);
+        since.saturating_add(pauses.since(since)).min(now)
+    };
+    OpSample {
+        site: Site { index: op.index, name: op.name, location: op.location, runtime: op.runtime },
+        long_poll_limit: op.long_poll_limit(),
+        queue_wait_limit: op.queue_wait_limit(),
+        executing: calls.map_or(0, CallFigures::executing),
+        queued: op.queued.waiting(),
+        oldest_queued: op.queued.oldest().map(arrived),
+        waits: waits.map_or(0, |waits| waits.pending.waiting()),
+        oldest_wait: waits.and_then(|waits| waits.pending.oldest()).map(arrived),
+        counted: Counted::of(op),
+        without_cpu: 0,
+        ended_conduct: Conduct::default(),
+        nested_now: calls.map_or(0, |calls| calls.nested_now.load(Ordering::Relaxed)),
+        nested_made: calls.is_some_and(|calls| calls.nested_made.load(Ordering::Relaxed) > 0),
+        nested_in: calls.and_then(|calls| op::noted(&calls.nested_in)),
+        late_behind: op::noted(&op.late_behind),
+        waiter: waits.and_then(|waits| op::noted(&waits.waiter)),
+        holder: waits.and_then(|waits| op::noted(&waits.holder)),
+    }
+}

@@ -1,0 +1,86 @@
+//! What is seen at a look beside what was wrapped: of a runtime, of the machine, of the process as a whole.
+
+use crate::conduct::Conduct;
+use crate::lately::Plus;
+
+/// What is seen of one runtime without anybody wrapping anything; see `sight`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RuntimeSample {
+    pub(crate) runtime: Option<tokio::runtime::Id>,
+    /// Its worker runs on the thread that calls `block_on`: while nobody does, it looks stuck.
+    pub(crate) current_thread: bool,
+    pub(crate) workers: u64,
+    pub(crate) parked: u64,
+    /// Workers that are neither parked nor publish anything.
+    pub(crate) frozen: Vec<Frozen>,
+    /// The pool's largest number of threads, where it is known.
+    pub(crate) cap: Option<u64>,
+    /// By how much its timers were late at the worst since the last look; none where that is not known.
+    pub(crate) beat_late: Option<u64>,
+    /// How long the observer's own call waited for a thread of its pool, or has been waiting.
+    pub(crate) canary: Option<u64>,
+    /// One is waiting now.
+    pub(crate) canary_waits: bool,
+    /// The same of an empty task, where one was sent.
+    pub(crate) probe: Option<u64>,
+    /// Tasks in the queue that all workers share.
+    pub(crate) depth: u64,
+    /// Threads of its pool, and how many of them have nothing to do.
+    pub(crate) pool_threads: Option<u64>,
+    pub(crate) pool_idle: Option<u64>,
+    /// The system refused a thread when it was asked for one.
+    pub(crate) refused: bool,
+}
+
+/// A worker that stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Frozen {
+    pub(crate) worker: u64,
+    pub(crate) since: u64,
+    /// What its thread has done since the last look, where the thread is known.
+    pub(crate) conduct: Option<Conduct>,
+}
+
+/// What the kernel tells of the process and its machine over a stretch of time, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Machine {
+    pub(crate) of: u64,
+    /// How many CPUs the process may use by its quota.
+    pub(crate) quota: Option<f64>,
+    /// How long its threads were held back for having used that up.
+    pub(crate) throttled: Option<u64>,
+    /// Time that the machine's CPUs were taken from it, over all CPUs.
+    pub(crate) steal: Option<u64>,
+    /// CPU time of this process.
+    pub(crate) own: Option<u64>,
+    /// Time that the machine's CPUs had nothing to do, over all CPUs.
+    pub(crate) idle: Option<u64>,
+    pub(crate) major_faults: Option<u64>,
+    pub(crate) memory_pressure: Option<u64>,
+}
+
+impl Plus for Machine {
+    fn plus(self, more: Self) -> Self {
+        let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b).or(a).or(b);
+        Self {
+            of: self.of + more.of,
+            quota: more.quota.or(self.quota),
+            throttled: sum(self.throttled, more.throttled),
+            steal: sum(self.steal, more.steal),
+            own: sum(self.own, more.own),
+            idle: sum(self.idle, more.idle),
+            major_faults: sum(self.major_faults, more.major_faults),
+            memory_pressure: sum(self.memory_pressure, more.memory_pressure),
+        }
+    }
+}
+
+/// The process did not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stop {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// The CPU time that the process had meanwhile, and its page faults.
+    pub(crate) cpu: Option<u64>,
+    pub(crate) major_faults: Option<u64>,
+}

@@ -1,0 +1,145 @@
+//! The episodes that a look shows, new and old.
+
+use super::Tracker;
+use crate::counted::Counted;
+use crate::episode::Key;
+use crate::facts::RuntimeFacts;
+use crate::sample::{Excused, Frozen, OpSample, RuntimeSample, Sample};
+
+/// A worker that computes and publishes nothing is in one poll, or in an unbroken row of up to 61: only from so many times
+/// the threshold on are those polls long by themselves. So it is where nobody knows what its thread does.
+const ROW: u64 = 10;
+/// A worker that sleeps is in one poll. It has to be seen so for so many times the threshold.
+const ASLEEP: u64 = 2;
+/// A branch without its turn: at least so many times, for at least so long.
+const UNPOLLED: u64 = 100;
+const UNPOLLED_FOR: u64 = 1_000_000_000;
+/// So many polls or waits that a lack of CPU explains, or so many times the threshold of a single one.
+const EXCUSED: u64 = 5;
+const EXCUSED_TIMES: u64 = 20;
+/// A first thread that an op has not given back is told after so many windows; after one where it is a good part of the pool.
+const LOST_WINDOWS: u64 = 6;
+const LOST_PART: u64 = 4;
+/// A runtime is crowded when none of its workers was parked in so many percent of the looks.
+const FULL: u64 = 90;
+
+impl Tracker {
+    /// Each once.
+    pub(super) fn keys(&self, sample: &Sample, fresh: &[Counted], excused: Excused) -> Vec<Key> {
+        let mut keys = Vec::new();
+        if sample.stop.is_some_and(|stop| stop.to - stop.from >= sample.queue_wait_limit) {
+            keys.push(Key::Process);
+        }
+        let lately = self.facts.excused.recent();
+        let many = lately.count >= EXCUSED || lately.time >= sample.long_poll_limit.saturating_mul(EXCUSED_TIMES);
+        if excused.count > 0 && many {
+            keys.push(Key::Machine);
+        }
+        for (op, fresh) in sample.ops.iter().zip(fresh) {
+            let index = op.site.index;
+            if fresh.long_polls > 0 || sample.overdue.iter().any(|held| held.op == index) {
+                keys.push(Key::LongPoll(index));
+            }
+            if fresh.long_waits > 0 || op.wait_age(sample.now) >= op.queue_wait_limit {
+                keys.push(Key::Wait(index));
+            }
+            let pool = pool_of(op);
+            if (fresh.dominated > 0 || op.queued_age(sample.now) >= op.queue_wait_limit) && !keys.contains(&pool) {
+                keys.push(pool);
+            }
+            if self.is_unfair(op, fresh, sample) {
+                keys.push(Key::Unfair(index));
+            }
+        }
+        for runtime in &sample.runtimes {
+            self.of_runtime(runtime, sample, fresh, &mut keys);
+        }
+        // What a pool that calls wait for is told of itself is not told again of its ops.
+        for (op, fresh) in sample.ops.iter().zip(fresh) {
+            let pool = pool_of(op);
+            if keys.contains(&pool) || self.open.contains_key(&pool) {
+                continue;
+            }
+            if fresh.nested > 0 {
+                keys.push(Key::Nested(op.site.index));
+            }
+            if self.is_lost(op, sample) {
+                keys.push(Key::Lost(op.site.index));
+            }
+        }
+        keys
+    }
+
+    fn of_runtime(&self, runtime: &RuntimeSample, sample: &Sample, fresh: &[Counted], keys: &mut Vec<Key>) {
+        let Some(id) = runtime.runtime else { return };
+        let pool = Key::Pool(id);
+        let canary = runtime.canary.unwrap_or(0) >= sample.queue_wait_limit;
+        if canary && !keys.contains(&pool) {
+            keys.push(pool);
+        }
+        let on_it = |op: &OpSample| op.site.runtime == Some(id);
+        let overdue = sample.overdue.iter().filter(|held| sample.op(held.op).is_some_and(on_it)).count();
+        let stuck = runtime.frozen.iter().filter(|frozen| is_stuck(frozen, sample)).count();
+        if !runtime.current_thread && stuck > overdue {
+            keys.push(Key::Workers(id));
+        }
+        let Some(facts) = self.facts.runtime(Some(id)) else { return };
+        let blamed = overdue > 0 || stuck > 0 || self.open.contains_key(&Key::Workers(id));
+        let late = sample.ops.iter().zip(fresh).any(|(op, fresh)| on_it(op) && fresh.late_polls > 0);
+        if !blamed && !self.any_long_poll(id, sample) && is_crowded(facts, sample, late) {
+            keys.push(Key::Overload(id));
+        }
+    }
+
+    /// Whether an episode about polls on this runtime is open: who comes late waits behind those.
+    fn any_long_poll(&self, id: tokio::runtime::Id, sample: &Sample) -> bool {
+        self.open.keys().any(|key| match key {
+            Key::LongPoll(op) => sample.op(*op).is_some_and(|op| op.site.runtime == Some(id)),
+            Key::Process | Key::Machine => true,
+            _ => false,
+        })
+    }
+
+    fn is_unfair(&self, op: &OpSample, fresh: &Counted, sample: &Sample) -> bool {
+        fresh.unpolled > 0
+            && self.facts.op(op.site.index).is_some_and(|facts| {
+                facts.unpolled >= UNPOLLED && sample.now.saturating_sub(facts.unpolled_since) >= UNPOLLED_FOR
+            })
+    }
+
+    /// Whether an op holds threads of a runtime's pool that it never gives back, for all that is seen.
+    fn is_lost(&self, op: &OpSample, sample: &Sample) -> bool {
+        if op.executing == 0 || op.counted.ended > 0 || op.site.runtime.is_none() {
+            return false;
+        }
+        let held = sample.executions.iter().filter(|held| held.op == op.site.index);
+        // Since when the youngest of them has been held: each for itself must be old enough.
+        let Some(age) = held.map(|held| sample.now.saturating_sub(held.since)).min() else { return false };
+        let cap = self.facts.runtime(op.site.runtime).and_then(|runtime| runtime.last.cap);
+        let part = cap.is_some_and(|cap| op.executing * LOST_PART >= cap);
+        let windows = if part { 1 } else { LOST_WINDOWS };
+        age >= (self.stretch * 2).saturating_mul(windows)
+    }
+}
+
+/// Whether a worker that stands still is stuck in what it does.
+fn is_stuck(frozen: &Frozen, sample: &Sample) -> bool {
+    let age = sample.now.saturating_sub(frozen.since).saturating_sub(sample.pauses.since(frozen.since));
+    let asleep = frozen.conduct.is_some_and(|conduct| {
+        let had = conduct.of.saturating_sub(conduct.waited);
+        had > 0 && conduct.on_cpu * 10 < had
+    });
+    let times = if asleep { ASLEEP } else { ROW };
+    age >= sample.long_poll_limit.saturating_mul(times)
+}
+
+/// Whether tasks that are ready wait because all workers are busy with others.
+fn is_crowded(facts: &RuntimeFacts, sample: &Sample, late: bool) -> bool {
+    let full = facts.full.recent();
+    let probe = facts.last.probe.unwrap_or(0) >= sample.queue_wait_limit;
+    full.of >= 10 && full.is_at_least(FULL) && (probe || late)
+}
+
+fn pool_of(op: &OpSample) -> Key {
+    op.site.runtime.map_or(Key::Jobs(op.site.index), Key::Pool)
+}
