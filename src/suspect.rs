@@ -141,7 +141,7 @@ impl PoolThread {
     }
 }
 
-#[cfg(all(test, target_os = "linux", not(starvation_loom)))]
+#[cfg(all(test, target_os = "linux", not(any(starvation_elsewhere, starvation_loom))))]
 mod tests {
     use super::*;
     use crate::slot::Kind;
