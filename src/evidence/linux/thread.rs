@@ -1,0 +1,124 @@
+//! Single threads of this process. An id may have passed to another thread by the time that it is asked for.
+
+use super::calls;
+use super::{field, read};
+use crate::evidence::{CpuTime, Doing, Inside, RunState, SystemCall, ThreadCounters};
+
+/// The calling thread's id as the kernel has it: 0.1 us.
+pub(crate) fn thread_id() -> Option<u32> {
+    u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).ok()
+}
+
+/// Some 20 us: two files are opened, read and closed. Only for threads under suspicion.
+pub(crate) fn cpu_time(tid: u32) -> Option<CpuTime> {
+    let (on_cpu, waited) = parse_schedstat(&of_thread(tid, "schedstat")?)?;
+    let runnable = Stat::parse(&of_thread(tid, "stat")?)?.letter == 'R';
+    Some(CpuTime { on_cpu, waited, runnable })
+}
+
+/// Some 20 us, two files. The two are read one after the other, so they may tell of different moments.
+pub(crate) fn doing(tid: u32) -> Option<Doing> {
+    let state = Stat::parse(&of_thread(tid, "stat")?)?.state()?;
+    Some(Doing { state, inside: inside(tid) })
+}
+
+/// Some 10 us. The kernel tells a process of its own threads, unless it has dropped privileges and may not be looked at.
+pub(super) fn inside(tid: u32) -> Inside {
+    of_thread(tid, "syscall").map_or(Inside::Unknown, |text| parse_syscall(&text))
+}
+
+/// Whether it is a thread of this process.
+pub(super) fn exists(tid: u32) -> bool {
+    std::path::Path::new(&format!("/proc/self/task/{tid}")).exists()
+}
+
+/// Some 40 us, two files.
+pub(crate) fn thread_counters(tid: u32) -> Option<ThreadCounters> {
+    let stat = Stat::parse(&of_thread(tid, "stat")?)?;
+    let status = of_thread(tid, "status").unwrap_or_default();
+    Some(ThreadCounters {
+        voluntary_switches: field(&status, "voluntary_ctxt_switches"),
+        involuntary_switches: field(&status, "nonvoluntary_ctxt_switches"),
+        minor_faults: stat.minor_faults,
+        major_faults: stat.major_faults,
+    })
+}
+
+/// The ids of all threads of this process: 10 us and 1 us for each.
+pub(crate) fn threads() -> Option<Vec<u32>> {
+    let entries = std::fs::read_dir("/proc/self/task").ok()?;
+    Some(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// The first 15 bytes of a thread's name: 10 us.
+pub(crate) fn thread_name(tid: u32) -> Option<String> {
+    let mut name = of_thread(tid, "comm")?;
+    name.truncate(name.trim_end_matches('\n').len());
+    Some(name)
+}
+
+fn of_thread(tid: u32, file: &str) -> Option<String> {
+    read(format!("/proc/self/task/{tid}/{file}"))
+}
+
+/// The time on a CPU, and the time ready and not on one.
+fn parse_schedstat(text: &str) -> Option<(u64, u64)> {
+    // The third is how often it was given a CPU.
+    let mut sums = text.split_ascii_whitespace().map(str::parse);
+    Some((sums.next()?.ok()?, sums.next()?.ok()?))
+}
+
+/// What is of use in `stat`, of a thread or of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stat {
+    letter: char,
+    minor_faults: Option<u64>,
+    major_faults: Option<u64>,
+    pub(super) threads: Option<u64>,
+}
+
+impl Stat {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        // The name in parentheses may hold anything; the state comes after the last of them.
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let letter = fields.next()?.chars().next()?;
+        let mut number = |skip| fields.nth(skip)?.parse().ok();
+        Some(Self { letter, minor_faults: number(6), major_faults: number(1), threads: number(7) })
+    }
+
+    fn state(&self) -> Option<RunState> {
+        match self.letter {
+            'R' => Some(RunState::Runnable),
+            'S' => Some(RunState::Asleep),
+            'D' => Some(RunState::Blocked),
+            'T' | 't' => Some(RunState::Stopped),
+            'X' | 'x' | 'Z' => Some(RunState::Dead),
+            _ => None,
+        }
+    }
+}
+
+/// `running`; or `-1`, stack and instruction; or number, six arguments, stack and instruction.
+pub(super) fn parse_syscall(text: &str) -> Inside {
+    let text = text.trim();
+    if text == "running" {
+        return Inside::Running;
+    }
+    let mut fields = text.split_ascii_whitespace();
+    match fields.next() {
+        Some("-1") => Inside::NoCall,
+        Some(number) => parse_call(number, fields).map_or(Inside::Unknown, Inside::Call),
+        None => Inside::Unknown,
+    }
+}
+
+fn parse_call<'a>(number: &str, fields: impl Iterator<Item = &'a str>) -> Option<SystemCall> {
+    let number = number.parse().ok()?;
+    let mut words = fields.map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    let mut arguments = [0; 6];
+    for argument in &mut arguments {
+        *argument = words.next()??;
+    }
+    let (stack, instruction) = (words.next()??, words.next()??);
+    Some(SystemCall { number, arguments, stack, instruction, name: calls::name(number) })
+}
