@@ -6,7 +6,7 @@
 //! nor as much of the time before.
 
 use crate::conduct::{Asleep, Conduct};
-use crate::evidence::{self, CpuTime};
+use crate::evidence::{self, CpuTime, Inside, RunState, Shape, Shapes};
 use crate::lately::{Plus, Share};
 use crate::slot::Activity;
 use std::collections::HashMap;
@@ -23,6 +23,7 @@ const ASKED_AGAIN: u64 = 8;
 pub(crate) struct Pollers {
     /// By the thread's slot and what it does there.
     known: HashMap<(usize, Activity), Poller>,
+    pub(crate) sleeps: Sleeps,
     look: u64,
     asked: usize,
 }
@@ -82,7 +83,7 @@ impl Pollers {
             || now.saturating_sub(poller.asked_at) >= poller.asked_at.saturating_sub(start) / ASKED_AGAIN;
         if due && self.asked < ASKED {
             self.asked += 1;
-            poller.ask(start, now, true);
+            poller.ask(start, now, Some(&mut self.sleeps));
         }
         poller.first.map(|_| poller.waited)
     }
@@ -106,7 +107,7 @@ impl Pollers {
                 // Once more: what it waited for between the last look and its end is not known yet.
                 if poller.first.is_some() && self.asked < 2 * ASKED {
                     self.asked += 1;
-                    poller.ask(start, now, false);
+                    poller.ask(start, now, None);
                 }
                 f(Over { op: activity.op(), start, waited: poller.waited, conduct: poller.take_conduct() });
             }
@@ -116,12 +117,12 @@ impl Pollers {
 }
 
 impl Poller {
-    /// Asks the kernel how the poll that began at `start` has fared.
-    fn ask(&mut self, start: u64, now: u64, goes_on: bool) {
+    /// Asks the kernel how the poll that began at `start` has fared. Without `sleeps` it is over.
+    fn ask(&mut self, start: u64, now: u64, sleeps: Option<&mut Sleeps>) {
         self.asked_at = now;
         let Some(mut time) = self.tid.and_then(evidence::cpu_time) else { return };
         // What the thread wants or does now is not what a poll that is over did.
-        time.runnable &= goes_on;
+        time.runnable &= sleeps.is_some();
         let Some((first, at)) = self.first else {
             self.first = Some((time, now));
             self.last = self.first;
@@ -135,8 +136,10 @@ impl Poller {
         let before = u128::from(at.saturating_sub(start)) * u128::from(waited) / u128::from(seen.max(1));
         self.waited = waited + before as u64;
         // What its thread did after the end, if this is the end, is another's.
-        if goes_on && let Some((last, at)) = self.last.replace((time, now)) {
-            let asleep = self.tid.filter(|_| !time.runnable).and_then(asleep_in);
+        if let Some(sleeps) = sleeps
+            && let Some((last, at)) = self.last.replace((time, now))
+        {
+            let asleep = self.tid.filter(|_| !time.runnable).and_then(|tid| sleeps.of(tid));
             let conduct = conduct_since(&last, at, &time, now, asleep);
             self.address = conduct.address;
             self.slept = self.slept.plus(conduct);
@@ -166,9 +169,36 @@ fn conduct_since(before: &CpuTime, at: u64, time: &CpuTime, now: u64, asleep: Op
     Conduct::new(of, on_cpu, waited, asleep)
 }
 
-/// What a thread sleeps in.
-fn asleep_in(_tid: u32) -> Option<Asleep> {
-    None
+/// Tells what threads sleep in.
+#[derive(Debug, Default)]
+pub(crate) struct Sleeps {
+    /// Learnt when it is first needed.
+    shapes: Option<Shapes>,
+}
+
+impl Sleeps {
+    /// What the thread sleeps in; none where it does not, or nobody tells.
+    pub(crate) fn of(&mut self, tid: u32) -> Option<Asleep> {
+        let doing = evidence::doing(tid)?;
+        let Inside::Call(call) = doing.inside else {
+            let in_kernel = doing.state == RunState::Blocked && doing.inside == Inside::NoCall;
+            return in_kernel.then_some(Asleep::Call("a page fault"));
+        };
+        let Some(futex) = call.futex() else {
+            return Some(match call.name {
+                // Who runs an event loop inside a poll waits for a future.
+                Some("epoll_wait" | "epoll_pwait" | "epoll_pwait2") => Asleep::Park,
+                Some(name) => Asleep::Call(name),
+                None => Asleep::Call("a system call"),
+            });
+        };
+        Some(match self.shapes.get_or_insert_with(Shapes::learn).of(tid, &call) {
+            Shape::Lock | Shape::Once => Asleep::Lock(futex.address),
+            Shape::Park | Shape::Condvar => Asleep::Park,
+            Shape::Join(_) => Asleep::Call("join"),
+            Shape::Unknown => Asleep::Unknown(futex.address),
+        })
+    }
 }
 
 /// One of the threads that execute calls, for all of them: does it get the CPU when it wants to, and what does it do?
@@ -181,7 +211,7 @@ pub(crate) struct PoolThread {
 impl PoolThread {
     /// Of how much time since the last look the thread had no CPU, and what it did; nothing where it is another one than
     /// then. A wait that has been over several looks is told when it is over, so the part can be more than the whole of one.
-    pub(crate) fn look(&mut self, tid: Option<u32>, now: u64) -> (Share, Conduct) {
+    pub(crate) fn look(&mut self, tid: Option<u32>, now: u64, sleeps: &mut Sleeps) -> (Share, Conduct) {
         let last = self.last.take();
         let Some((tid, time)) = tid.and_then(|tid| Some((tid, evidence::cpu_time(tid)?))) else {
             return Default::default();
@@ -189,7 +219,7 @@ impl PoolThread {
         self.last = Some((tid, time, now));
         match last {
             Some((same, before, at)) if same == tid => {
-                let asleep = if time.runnable { None } else { asleep_in(tid) };
+                let asleep = if time.runnable { None } else { sleeps.of(tid) };
                 let part = time.waited.saturating_sub(before.waited);
                 (Share { part, of: now.saturating_sub(at) }, conduct_since(&before, at, &time, now, asleep))
             }
@@ -198,7 +228,7 @@ impl PoolThread {
     }
 }
 
-#[cfg(all(test, target_os = "linux", not(starvation_loom)))]
+#[cfg(all(test, target_os = "linux", not(any(starvation_elsewhere, starvation_loom))))]
 mod tests {
     use super::*;
     use crate::slot::Kind;
@@ -256,12 +286,12 @@ mod tests {
 
     #[test]
     fn a_share_is_of_one_thread_between_two_looks() {
-        let (mut thread, tid) = (PoolThread::default(), evidence::thread_id());
-        assert_eq!(thread.look(tid, 1_000).0, Share::default());
-        let (share, conduct) = thread.look(tid, 5_000);
+        let (mut thread, mut sleeps, tid) = (PoolThread::default(), Sleeps::default(), evidence::thread_id());
+        assert_eq!(thread.look(tid, 1_000, &mut sleeps).0, Share::default());
+        let (share, conduct) = thread.look(tid, 5_000, &mut sleeps);
         assert_eq!((share.of, conduct.of, conduct.manner()), (4_000, 4_000, Some(crate::conduct::Manner::Computing)));
-        assert_eq!(thread.look(None, 6_000).0, Share::default());
-        assert_eq!(thread.look(tid, 7_000).0, Share::default());
+        assert_eq!(thread.look(None, 6_000, &mut sleeps).0, Share::default());
+        assert_eq!(thread.look(tid, 7_000, &mut sleeps).0, Share::default());
     }
 
     #[test]

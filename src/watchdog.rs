@@ -4,12 +4,12 @@
 //! lock is free), and never runs anybody else's code: reports go to the sinks' own threads.
 
 use crate::clock;
-use crate::evidence;
+use crate::evidence::{self, Baseline, Process, Witness};
 use crate::facts::Facts;
 use crate::figures::count;
 use crate::incident::{Incident, IncidentChange};
 use crate::rouse;
-use crate::sample::{ObserverFigures, Sample, Stop};
+use crate::sample::{Machine, ObserverFigures, Sample, Stop};
 use crate::sink::line::Line;
 use crate::tracker::Tracker;
 use crossbeam_queue::SegQueue;
@@ -28,6 +28,8 @@ const LATE: u64 = 10_000_000;
 const NOTICED: u64 = 1_000_000;
 /// With nothing in flight it never sleeps longer than this, until it sleeps deeply.
 const LONGEST_SLEEP: u64 = 100_000_000;
+/// The kernel is asked about the process and the machine once in so long.
+const WITNESSED_EVERY: u64 = 1_000_000_000;
 /// When nothing has been in flight for so long, it sleeps until something is.
 const AWAKE: u64 = 1_000_000_000;
 /// It stirs all the same, so that its own figures show it alive.
@@ -79,6 +81,9 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
         looked_cpu: clock::thread_cpu(),
         waited: Some(0),
         pace,
+        witness: Witness::default(),
+        baseline: Baseline::default(),
+        process: None,
     };
     rouse::register(Some(thread::current()));
     // What is counted from here on is this detector's; the calibration comes second, since it takes a while.
@@ -96,8 +101,28 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
     watchdog.lines.into_iter().for_each(|line| line.wait(deadline));
 }
 
+/// What has been read of the machine, as a judgement has it.
+fn machine(change: &Baseline) -> Machine {
+    let process = change.process.unwrap_or_default();
+    let worst = change.quota.as_ref().and_then(|quota| quota.worst());
+    Machine {
+        of: change.at,
+        quota: change.quota.as_ref().and_then(evidence::Quota::cpus),
+        throttled: worst.and_then(|worst| worst.throttled),
+        steal: change.host.and_then(|host| host.steal),
+        own: process.user.zip(process.system).map(|(user, system)| user + system),
+        idle: change.host.and_then(|host| host.idle),
+        major_faults: process.major_faults,
+        memory_pressure: change.pressure.and_then(|pressure| pressure.memory.full),
+    }
+}
+
 struct Watchdog {
     pace: Pace,
+    witness: Witness,
+    baseline: Baseline,
+    /// The process's CPU time and page faults at the last look.
+    process: Option<Process>,
     tracker: Tracker,
     sample: Sample,
     lines: Vec<Line>,
@@ -171,7 +196,12 @@ impl Watchdog {
         let stop = from.saturating_add(fresh);
         if stop.saturating_add(NOTICED) <= to {
             self.sample.stops.add(stop, to);
-            self.sample.stop = Some(Stop { from: stop, to, cpu: None, major_faults: None });
+            let (now, before) = (evidence::usage(), self.process);
+            let since = |of: fn(&Process) -> Option<u64>| of(&now?)?.checked_sub(of(&before?)?);
+            let cpu = since(|process| process.user).zip(since(|process| process.system));
+            let major_faults = since(|process| process.major_faults);
+            self.sample.stop =
+                Some(Stop { from: stop, to, cpu: cpu.map(|(user, system)| user + system), major_faults });
         }
     }
 
@@ -195,6 +225,8 @@ impl Watchdog {
             self.lines.push(line);
         }
         (self.looked_at, self.looked_cpu) = (now, clock::thread_cpu());
+        self.process = evidence::usage();
+        self.witness(now);
         self.sample.take(now, late);
         let changes = self.tracker.look(&self.sample);
         self.report(shared, &changes);
@@ -204,6 +236,21 @@ impl Watchdog {
         if self.unpublished {
             self.publish(shared);
         }
+    }
+
+    /// Asks the kernel about the process and the machine, once in a while.
+    fn witness(&mut self, now: u64) {
+        self.sample.machine = None;
+        if now.saturating_sub(self.baseline.at) < WITNESSED_EVERY {
+            return;
+        }
+        let baseline = self.witness.baseline();
+        let change = baseline.since(&self.baseline);
+        // The first only begins the counting.
+        if self.baseline.at != 0 {
+            self.sample.machine = Some(machine(&change));
+        }
+        self.baseline = baseline;
     }
 
     fn report(&self, shared: &Shared, changes: &[IncidentChange]) {

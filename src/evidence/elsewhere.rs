@@ -29,6 +29,10 @@ pub(crate) fn thread_name(_: u32) -> Option<String> {
     None
 }
 
+pub(crate) fn usage() -> Option<Process> {
+    None
+}
+
 pub(crate) fn process() -> Option<Process> {
     None
 }

@@ -94,7 +94,7 @@ impl Sample {
         }
         let queued = |op: &OpSample| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0;
         let asked = executing.filter(|_| self.ops.iter().any(queued));
-        (self.without_cpu, self.pool_conduct) = self.pool_thread.look(asked, now);
+        (self.without_cpu, self.pool_conduct) = self.pool_thread.look(asked, now, &mut self.pollers.sleeps);
         let ops = &mut self.ops;
         self.pollers.ended(now, |over| {
             if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == over.op) {
