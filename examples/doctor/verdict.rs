@@ -158,12 +158,16 @@ fn names(list: &Value) -> Value {
     list.as_array().map_or(Value::Null, |items| items.iter().map(|item| item["op"].clone()).collect())
 }
 
+/// The cause and the op, where a diagnosis lays something at an op's door.
+pub(crate) fn convicted(diagnosis: &Value) -> Option<(&str, &str)> {
+    let (cause, _, op) = key(diagnosis);
+    (CONVICTIONS.contains(&cause) && !op.is_empty()).then_some((cause, op))
+}
+
 /// A conviction that is against the truth, as a line for a person.
 fn false_accusation(expected: &Expected, diagnosis: &Value) -> Option<String> {
-    let (cause, detail, op) = key(diagnosis);
-    if !CONVICTIONS.contains(&cause) || op.is_empty() {
-        return None;
-    }
+    let (cause, op) = convicted(diagnosis)?;
+    let detail = word(diagnosis, "detail");
     let allowed = expected.causes.contains(&cause) && may_be_named(expected, diagnosis)
         || [expected.incidents, expected.meanwhile].concat().contains(&(cause, op));
     (!allowed).then(|| format!("{cause} ({detail}) of {op}"))

@@ -12,7 +12,12 @@ use tokio::time::sleep;
 const SILENCE: Expected = Expected::healthy(&["healthy"]);
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("long_job", "a long blocking job where it belongs, and a root future that waits for it", long_job, SILENCE),
+    Case::new(
+        "long_job",
+        "a long blocking job where it belongs, and a root future that waits for it",
+        long_job,
+        SILENCE,
+    ),
     Case::new(
         "stopped",
         "the whole process is stopped, as by a debugger, with all sorts of work in flight",
@@ -26,7 +31,8 @@ pub(crate) const CASES: &[Case] = &[
         preempted,
         Expected::healthy(&["healthy", "cpu_contention"]),
     ),
-    Case::new("short_mutex", "a lock in async code, held briefly and not across an await", short_mutex, SILENCE).hooks(),
+    Case::new("short_mutex", "a lock in async code, held briefly and not across an await", short_mutex, SILENCE)
+        .hooks(),
     Case::new("tiny_jobs", "tiny blocking jobs that wait for many times their execution", tiny_jobs, SILENCE),
     Case::new(
         "block_in_place",

@@ -12,19 +12,21 @@ pub(crate) const CASES: &[Case] = &[
         "big_fork",
         "a process of 1.5 GB forks: all of its threads wait for the page tables to be copied",
         big_fork,
-        Expected::fault(&["process_paused"])
-            .detail(&["memory", "unknown"])
-            .nobody()
-            .actions(&["look_at_host", "none", "check_limits"]),
+        Expected::fault(&["process_paused"]).detail(&["memory", "unknown"]).nobody().actions(&[
+            "look_at_host",
+            "none",
+            "check_limits",
+        ]),
     ),
     Case::new(
         "cpu_quota",
         "eight busy workers share half a CPU",
         cpu_quota,
-        Expected::fault(&["cpu_contention"])
-            .detail(&["quota"])
-            .nobody()
-            .actions(&["fit_workers_to_quota", "look_at_host", "check_limits"]),
+        Expected::fault(&["cpu_contention"]).detail(&["quota"]).nobody().actions(&[
+            "fit_workers_to_quota",
+            "look_at_host",
+            "check_limits",
+        ]),
     )
     .hooks(),
     Case::new(

@@ -191,14 +191,20 @@ fn full_stdout(ward: &'static Ward) {
     let print = || std::io::stdout().write_all(&[b'x'; 200]).unwrap();
     ward.runtime(4, 16).block_on(async {
         for _ in 0..4 {
-            tokio::spawn(instrument_future("read_order", repeat(ms(60_000), async move || {
-                print();
-                sleep(ms(1)).await;
-            })));
-            tokio::spawn(instrument_future("write_order", repeat(ms(60_000), async move || {
-                print();
-                sleep(ms(1)).await;
-            })));
+            tokio::spawn(instrument_future(
+                "read_order",
+                repeat(ms(60_000), async move || {
+                    print();
+                    sleep(ms(1)).await;
+                }),
+            ));
+            tokio::spawn(instrument_future(
+                "write_order",
+                repeat(ms(60_000), async move || {
+                    print();
+                    sleep(ms(1)).await;
+                }),
+            ));
         }
         sleep(ms(60_000)).await;
     });

@@ -32,11 +32,11 @@ pub(crate) const CASES: &[Case] = &[
         "nested_block_on",
         "jobs that hold all threads wait for jobs behind them",
         nested_block_on,
-        Expected::fault(&["pool_deadlock"])
-            .detail(&["nested"])
-            .culprit(&["outer"])
-            .victim("inner")
-            .actions(&["avoid_nested", "separate_pool", "go_async"]),
+        Expected::fault(&["pool_deadlock"]).detail(&["nested"]).culprit(&["outer"]).victim("inner").actions(&[
+            "avoid_nested",
+            "separate_pool",
+            "go_async",
+        ]),
     )
     .hooks()
     .judged_after(2_000),

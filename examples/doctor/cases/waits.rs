@@ -43,11 +43,11 @@ pub(crate) const CASES: &[Case] = &[
         "connections_in_jobs",
         "blocking jobs wait for a connection while they hold a thread, and others for the thread",
         connections_in_jobs,
-        Expected::fault(&["pool_saturated"])
-            .detail(&["io"])
-            .culprit(&["query"])
-            .victim("render")
-            .actions(&["separate_pool", "look_downstream", "raise_pool"]),
+        Expected::fault(&["pool_saturated"]).detail(&["io"]).culprit(&["query"]).victim("render").actions(&[
+            "separate_pool",
+            "look_downstream",
+            "raise_pool",
+        ]),
     ),
 ];
 

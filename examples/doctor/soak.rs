@@ -1,2 +1,0 @@
-//! placeholder
-pub(crate) fn run(_: &str) -> i32 { 2 }
