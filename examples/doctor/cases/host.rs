@@ -1,0 +1,76 @@
+//! Reports of processes that get no CPU, or are not running at all: no op is to blame.
+
+use crate::case::{Case, Expected};
+use crate::host::{fork_and_exit, limit_cpu, spinners, touched_memory};
+use crate::tools::{burn, heartbeat, ms, repeat};
+use crate::ward::Ward;
+use starvation::{instrument_blocking, instrument_future};
+use tokio::time::sleep;
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new(
+        "big_fork",
+        "a process of 1.5 GB forks: all of its threads wait for the page tables to be copied",
+        big_fork,
+        Expected::fault(&["process_paused"]).detail(&["memory", "unknown"]).nobody().actions(&[
+            "look_at_host",
+            "none",
+            "check_limits",
+        ]),
+    ),
+    Case::new(
+        "cpu_quota",
+        "eight busy workers share half a CPU",
+        cpu_quota,
+        Expected::fault(&["cpu_contention"]).detail(&["quota"]).nobody().actions(&[
+            "fit_workers_to_quota",
+            "look_at_host",
+            "check_limits",
+        ]),
+    )
+    .hooks(),
+    Case::new(
+        "neighbours",
+        "other processes use every CPU",
+        neighbours,
+        Expected::fault(&["cpu_contention"]).detail(&["neighbours"]).nobody().actions(&["look_at_host"]),
+    ),
+];
+
+fn big_fork(ward: &'static Ward) {
+    touched_memory(1_500 << 20);
+    ward.runtime(2, 16).block_on(async {
+        heartbeat("ping", ms(1));
+        for _ in 0..6 {
+            instrument_blocking("spawn_child", fork_and_exit).await.unwrap();
+            sleep(ms(200)).await;
+        }
+    });
+}
+
+fn cpu_quota(ward: &'static Ward) {
+    let _spinners = (!limit_cpu(ms(50))).then(|| spinners(16));
+    ward.runtime(8, 16).block_on(async {
+        for _ in 0..8 {
+            tokio::spawn(repeat(ms(60_000), async || {
+                instrument_future("request", async { burn(ms(6)) }).await;
+                sleep(ms(14)).await;
+            }));
+        }
+        sleep(ms(3_000)).await;
+    });
+}
+
+fn neighbours(ward: &'static Ward) {
+    let _spinners = spinners(24);
+    ward.runtime(2, 16).block_on(async {
+        heartbeat("ping", ms(10));
+        for _ in 0..2 {
+            tokio::spawn(repeat(ms(60_000), async || {
+                instrument_future("request", async { burn(ms(20)) }).await;
+                sleep(ms(5)).await;
+            }));
+        }
+        sleep(ms(4_000)).await;
+    });
+}
