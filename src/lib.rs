@@ -73,18 +73,26 @@ mod evidence;
 mod figures;
 mod future;
 mod gap;
+#[cfg_attr(not(test), allow(dead_code, reason = "what the observer makes of it comes next"))]
+mod hooks;
 mod incident;
 mod job;
 mod judge;
 mod ledger;
 mod op;
+#[cfg_attr(not(test), allow(dead_code, reason = "what the observer makes of it comes next"))]
+mod parity;
 mod pause;
 mod peak;
 mod pool;
+#[cfg_attr(not(test), allow(dead_code, reason = "what the observer makes of it comes next"))]
+mod probe;
 mod rouse;
 mod runtime;
 mod sample;
 mod scope;
+#[cfg_attr(not(test), allow(dead_code, reason = "what the observer makes of it comes next"))]
+mod sight;
 mod sink;
 mod slot;
 mod snapshot;
@@ -105,10 +113,11 @@ pub use defaults::{
 };
 pub use detector::{AttachError, Detector};
 pub use future::{Instrumented, Timing, instrument_future};
+pub use hooks::hooks;
 pub use incident::{Advice, Culprit, Diagnosis, Incident, IncidentChange, State, Victim};
 pub use job::instrument_job;
 pub use ledger::Ledger;
-pub use runtime::{RuntimeSnapshot, hooks};
+pub use runtime::RuntimeSnapshot;
 pub use sink::channel::Subscription;
 pub use sink::{SINK_CAPACITY, Sink};
 pub use snapshot::{Distribution, ObserverSnapshot, OpSnapshot, Outcomes, Snapshot};
