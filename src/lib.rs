@@ -73,7 +73,6 @@ mod evidence;
 mod figures;
 mod future;
 mod gap;
-#[cfg_attr(not(test), allow(dead_code, reason = "what the observer makes of it comes next"))]
 mod hooks;
 mod incident;
 mod job;
@@ -98,6 +97,8 @@ mod slot;
 mod snapshot;
 mod suspect;
 mod sync;
+#[cfg_attr(not(test), allow(dead_code, reason = "what the observer makes of it comes next"))]
+mod threads;
 mod timing;
 mod trace;
 mod tracker;

@@ -1,12 +1,12 @@
 //! All that can be seen of one runtime in one look, wrapped or not, as plain data.
 
-use crate::hooks::{self, Role, Settings, Thread};
 use crate::op;
 use crate::parity::{self, Frozen, Parity};
 use crate::probe::canary::{Canaries, Canary, Load};
 use crate::probe::heartbeat::{Beat, Heartbeat, State};
 use crate::probe::spawned::{Fresh, Spawned};
 use crate::probe::timer;
+use crate::threads::{self, Role, Settings, Thread};
 use tokio::runtime::{Handle, RuntimeFlavor, RuntimeMetrics};
 
 /// A runtime whose workers have not moved for so long does nothing, where no heartbeat tells; and one whose heartbeat is
@@ -129,7 +129,7 @@ impl Sight {
         self.seen.global_queue = self.metrics.global_queue_depth();
         self.seen.pool = gauges(&self.metrics);
         if self.seen.settings == Settings::default() {
-            self.seen.settings = self.runtime.and_then(hooks::settings).unwrap_or_default();
+            self.seen.settings = self.runtime.and_then(threads::settings).unwrap_or_default();
         }
         &self.seen
     }
@@ -173,7 +173,7 @@ impl Sight {
             Thread { hooked: true, active_since, .. } => active_since.is_some_and(|at| at <= frozen.since),
             Thread { role, .. } => *role == Role::Worker,
         };
-        self.runtime.into_iter().flat_map(hooks::threads).filter(at_its_time).filter(move |thread| {
+        self.runtime.into_iter().flat_map(threads::threads).filter(at_its_time).filter(move |thread| {
             // Where Tokio tells which thread it is, it is no other.
             numbered.is_none_or(|number| number_of(thread) == Some(number))
         })
@@ -181,7 +181,7 @@ impl Sight {
 
     #[cfg(tokio_unstable)]
     fn number_of(&self, worker: usize) -> Option<u64> {
-        self.metrics.worker_thread_id(worker).and_then(hooks::number_of)
+        self.metrics.worker_thread_id(worker).and_then(threads::number_of)
     }
 
     #[cfg(not(tokio_unstable))]

@@ -10,7 +10,7 @@ const LAYERS: [&[&str]; 9] = [
     &["clock", "sync", "wire", "defaults", "evidence", "rouse"],
     &["slot", "op", "age", "figures"],
     &["timing", "gap", "ledger", "scope", "trace", "call"],
-    &["blocking", "future", "wait", "job", "runtime", "hooks", "parity", "probe", "sight"],
+    &["blocking", "future", "wait", "job", "runtime", "threads", "hooks", "parity", "probe", "sight"],
     &["cause", "pause", "peak", "suspect", "sample", "snapshot", "incident", "judge", "pool", "episode", "tracker"],
     &["sink"],
     &["watchdog"],

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use std::sync::{Arc, Mutex};
+use crate::threads::{self, Role};
+use crate::{evidence, op};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 
 fn number(handle: &Handle) -> u64 {
     op::runtime_number(handle.id()).unwrap()
@@ -36,45 +38,29 @@ fn the_threads_of_a_prepared_runtime_are_known_by_their_roles() {
     let mut builder = Builder::new_multi_thread();
     let runtime = hooks(builder.worker_threads(2).max_blocking_threads(5)).build().unwrap();
     let number = number(runtime.handle());
-    let count = |role| threads(number).filter(|thread| thread.role == role).count();
+    let count = |role| threads::threads(number).filter(|thread| thread.role == role).count();
     until(|| count(Role::Worker) == 2);
-    assert!(threads(number).all(|thread| thread.hooked));
-    let tids: Vec<_> = threads(number).map(|thread| thread.tid).collect();
+    assert!(threads::threads(number).all(|thread| thread.hooked));
+    let tids: Vec<_> = threads::threads(number).map(|thread| thread.tid).collect();
     runtime.block_on(runtime.spawn_blocking(|| ())).unwrap();
     assert_eq!((count(Role::Worker), count(Role::Unknown)), (2, 1), "a pool thread never parks");
-    assert_eq!(settings(number), Some(Settings { max_blocking_threads: Some(5), worker_threads: Some(2) }));
+    assert_eq!(threads::settings(number), Some(Settings { max_blocking_threads: Some(5), worker_threads: Some(2) }));
     // A worker tells its own.
     let (thread, active) = runtime
         .block_on(runtime.spawn(async move {
             let tid = evidence::thread_id();
-            (tid, threads(number).find(|thread| thread.tid == tid).and_then(|thread| thread.active_since))
+            (tid, threads::threads(number).find(|thread| thread.tid == tid).and_then(|thread| thread.active_since))
         }))
         .unwrap();
     assert!(cfg!(not(target_os = "linux")) || (tids.contains(&thread) && active.is_some()));
     // And once it has nothing to do, that it is parked.
-    until(|| threads(number).filter(|thread| thread.role == Role::Worker).all(|thread| thread.active_since.is_none()));
+    until(|| {
+        threads::threads(number)
+            .filter(|thread| thread.role == Role::Worker)
+            .all(|thread| thread.active_since.is_none())
+    });
     drop(runtime);
-    until(|| threads(number).count() == 0);
-}
-
-#[test]
-fn places_are_handed_on() {
-    let used = Arc::new(Mutex::new(Vec::new()));
-    for _ in 0..50 {
-        let used = Arc::clone(&used);
-        let thread = std::thread::spawn(move || {
-            learn(Some(u64::MAX), Role::Pool);
-            let place = LOCAL.with(own).map(|place| std::ptr::from_ref(place) as usize);
-            used.lock().unwrap().extend(place);
-        });
-        thread.join().unwrap();
-    }
-    let mut used = used.lock().unwrap().clone();
-    used.sort_unstable();
-    used.dedup();
-    // Other tests' threads come and go meanwhile.
-    assert!(used.len() < 25, "{} places for one thread at a time", used.len());
-    assert_eq!(threads(u64::MAX).count(), 0);
+    until(|| threads::threads(number).count() == 0);
 }
 
 #[test]
@@ -83,35 +69,12 @@ fn a_thread_that_drives_one_runtime_after_another_belongs_to_the_last() {
         let mut builder = Builder::new_current_thread();
         let runtime = hooks(builder.enable_time()).build().unwrap();
         runtime.block_on(async { tokio::time::sleep(Duration::from_millis(3)).await });
-        let known: Vec<_> = threads(number(runtime.handle())).collect();
+        let known: Vec<_> = threads::threads(number(runtime.handle())).collect();
         (runtime, known)
     };
     let (first, known) = drive();
     assert_eq!(known.iter().map(|thread| thread.role).collect::<Vec<_>>(), [Role::Worker]);
     let (_second, known_second) = drive();
     assert_eq!(known.first().map(|thread| thread.tid), known_second.first().map(|thread| thread.tid));
-    assert_eq!(threads(number(first.handle())).count(), 0);
-}
-
-#[test]
-fn a_thread_is_learnt_without_callbacks_and_can_change_its_role() {
-    std::thread::spawn(|| {
-        let mine = || threads(u64::MAX - 1).collect::<Vec<_>>();
-        assert_eq!(learn(Some(u64::MAX - 1), Role::Worker), evidence::thread_id());
-        assert_eq!(
-            mine().iter().map(|thread| (thread.role, thread.hooked)).collect::<Vec<_>>(),
-            [(Role::Worker, false)]
-        );
-        learn(Some(u64::MAX - 1), Role::Pool);
-        assert_eq!(mine().iter().map(|thread| thread.role).collect::<Vec<_>>(), [Role::Pool]);
-    })
-    .join()
-    .unwrap();
-}
-
-#[test]
-fn a_threads_number_is_read_from_what_it_shows() {
-    let here = number_of(std::thread::current().id());
-    assert!(here.is_some_and(|number| number > 0));
-    assert_ne!(here, std::thread::spawn(|| number_of(std::thread::current().id())).join().unwrap());
+    assert_eq!(threads::threads(number(first.handle())).count(), 0);
 }

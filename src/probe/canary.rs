@@ -7,7 +7,7 @@
 //! job does.
 
 use crate::clock;
-use crate::hooks;
+use crate::threads;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +69,7 @@ struct Job(Arc<Flight>);
 
 impl Job {
     fn run(self, runtime: Option<u64>) {
-        let tid = hooks::learn(runtime, hooks::Role::Pool).map_or(0, u64::from);
+        let tid = threads::learn(runtime, threads::Role::Pool).map_or(0, u64::from);
         self.0.tid.store(tid, Ordering::Relaxed);
         // Release: the thread is there before the time.
         self.0.ran_at.store(clock::now(), Ordering::Release);

@@ -9,8 +9,8 @@
 
 use super::timer::{self, Timer};
 use crate::clock;
-use crate::hooks;
 use crate::parity::{self, Reading};
+use crate::threads;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -164,7 +164,7 @@ async fn run(end: End, state: State, runtime: Option<u64>, metrics: RuntimeMetri
     let mut pace = Pace::default();
     // Asked before each sleep: a clock that is paused while one lasts leaps once, to its end, and no further.
     while timer::clock_is_real() {
-        hooks::learn(runtime, hooks::Role::Worker);
+        threads::learn(runtime, threads::Role::Worker);
         let workers = metrics.num_workers();
         let (period, active) = pace.next(Told::of(parity::readings(&metrics, 0..workers)));
         shared.beat(clock::now(), period, active);

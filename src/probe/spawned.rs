@@ -4,7 +4,7 @@
 //! over the driver, which cures the stall that is suspected. See [`probe`](super).
 
 use crate::clock;
-use crate::hooks;
+use crate::threads;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::runtime::Handle;
@@ -30,7 +30,7 @@ struct Task(Arc<AtomicU64>);
 
 impl Task {
     fn run(self, runtime: Option<u64>) {
-        hooks::learn(runtime, hooks::Role::Worker);
+        threads::learn(runtime, threads::Role::Worker);
         // Relaxed, here and below: the time is all there is.
         self.0.store(clock::now(), Ordering::Relaxed);
     }

@@ -88,7 +88,7 @@ fn block(runtime: &Runtime) -> (mpsc::Sender<()>, Option<u32>) {
 #[test]
 fn a_blocked_worker_is_seen_and_its_thread_named() {
     let mut builder = Builder::new_multi_thread();
-    let runtime = hooks::hooks(builder.worker_threads(2).max_blocking_threads(3).enable_all()).build().unwrap();
+    let runtime = crate::hooks::hooks(builder.worker_threads(2).max_blocking_threads(3).enable_all()).build().unwrap();
     let mut sight = Sight::of(runtime.handle());
     until(&mut sight, Ask::default(), |seen, _| (seen.heartbeat.beats > 0 && seen.parked == Some(2)).then_some(()));
     assert_eq!(sight.last().settings, Settings { max_blocking_threads: Some(3), worker_threads: Some(2) });
