@@ -14,6 +14,8 @@ use tokio::runtime::{Handle, RuntimeFlavor, RuntimeMetrics};
 const QUIET: u64 = 1_000_000_000;
 /// A worker that publishes nothing for so long is doing something.
 const LONG: u64 = 50_000_000;
+/// It takes a worker so long, at most, to call back after it has unparked.
+const CALLED_BACK: u64 = 5_000_000;
 
 /// What the observer knows besides, and asks for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -163,20 +165,41 @@ impl Sight {
         &self.seen
     }
 
-    /// The threads that may be a worker that has been frozen since `since`. Where there is one it is that one. For a look
-    /// into the kernel: a few microseconds.
+    /// The thread of a frozen worker, where there is no doubt which it is. For a look into the kernel: some microseconds.
+    pub(crate) fn thread_of(&self, frozen: Frozen) -> Option<Thread> {
+        let is_known = |thread: &Thread| match thread.role {
+            Role::Worker => true,
+            Role::Unknown => !frozen.started,
+            Role::Pool => false,
+        };
+        // Where some have told nothing it may be one of those.
+        let all_known = self.threads().filter(is_known).count() >= self.seen.workers;
+        let mut suspects = self.suspects(frozen);
+        let first = suspects.next().filter(|_| all_known || self.number_of(frozen.worker).is_some());
+        first.filter(|_| suspects.next().is_none())
+    }
+
+    /// All known threads that may be a frozen worker's. One that once lost its work to another, in `block_in_place`, may
+    /// be among them without reason.
     pub(crate) fn suspects(&self, frozen: Frozen) -> impl Iterator<Item = Thread> + '_ {
         let numbered = self.number_of(frozen.worker);
-        let at_its_time = move |thread: &Thread| match thread {
-            Thread { role: Role::Pool, .. } => false,
-            // It was not parked when the look before the freeze saw it active, and has not been since.
-            Thread { hooked: true, active_since, .. } => active_since.is_some_and(|at| at <= frozen.since),
-            Thread { role, .. } => *role == Role::Worker,
+        let may_be = move |thread: &Thread| match thread.role {
+            Role::Pool => false,
+            // Threads of the pool are so, too, until they run a canary.
+            Role::Unknown if frozen.started => false,
+            // Tokio publishes that it has unparked a moment before it calls back.
+            Role::Unknown | Role::Worker if thread.hooked => {
+                thread.active_since.is_some_and(|at| at <= frozen.since.saturating_add(CALLED_BACK))
+            }
+            Role::Unknown | Role::Worker => true,
         };
-        self.runtime.into_iter().flat_map(threads::threads).filter(at_its_time).filter(move |thread| {
-            // Where Tokio tells which thread it is, it is no other.
-            numbered.is_none_or(|number| number_of(thread) == Some(number))
-        })
+        // Where Tokio tells which thread it is, it is no other.
+        let is_it = move |thread: &Thread| numbered.is_none_or(|number| number_of(thread) == Some(number));
+        self.threads().filter(move |thread| may_be(thread) && is_it(thread))
+    }
+
+    fn threads(&self) -> impl Iterator<Item = Thread> {
+        self.runtime.into_iter().flat_map(threads::threads)
     }
 
     #[cfg(tokio_unstable)]

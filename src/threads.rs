@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// What a thread is to its runtime. A thread can change: one that takes over a worker's work while that is inside
-/// `block_in_place` is a worker from then on, and the other goes on as a thread of the pool.
+/// `block_in_place` is a worker from then on, and the other goes on as a thread of the pool, which shows when it runs a
+/// canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// It has started, and not parked so far: only workers do.
@@ -155,17 +156,21 @@ impl Place {
 
     fn release(&self) {
         self.turn.write(|| {
-            for figure in
-                [&self.runtime, &self.active_since, &self.max_blocking_threads, &self.worker_threads, &self.number]
-            {
-                figure.store(0, Ordering::Relaxed);
-            }
-            self.hooked.store(false, Ordering::Relaxed);
-            self.role.store(Role::Unknown as u8, Ordering::Relaxed);
+            self.forget();
+            self.number.store(0, Ordering::Relaxed);
             self.tid.store(0, Ordering::Relaxed);
         });
         // Release: pairs with the Acquire of `claim`.
         self.claimed.store(false, Ordering::Release);
+    }
+
+    /// Forgets all that the thread was to a runtime. To be called in a turn.
+    fn forget(&self) {
+        for figure in [&self.runtime, &self.active_since, &self.max_blocking_threads, &self.worker_threads] {
+            figure.store(0, Ordering::Relaxed);
+        }
+        self.hooked.store(false, Ordering::Relaxed);
+        self.role.store(Role::Unknown as u8, Ordering::Relaxed);
     }
 
     fn thread(&self) -> Thread {
@@ -244,9 +249,9 @@ pub(crate) fn learn(runtime: Option<u64>, role: Role) -> Option<u32> {
         let known = place.thread();
         if known.role != role || place.runtime.load(Ordering::Relaxed) != runtime {
             place.turn.write(|| {
-                if place.runtime.swap(runtime, Ordering::Relaxed) != runtime {
-                    place.hooked.store(false, Ordering::Relaxed);
-                    place.active_since.store(0, Ordering::Relaxed);
+                if place.runtime.load(Ordering::Relaxed) != runtime {
+                    place.forget();
+                    place.runtime.store(runtime, Ordering::Relaxed);
                 }
                 place.role.store(role as u8, Ordering::Relaxed);
             });
@@ -295,7 +300,13 @@ impl Teller {
     /// The calling thread parks, so it is a worker.
     #[inline]
     pub(crate) fn parked(self) {
-        LOCAL.with(|local| self.marked(local).inspect(|place| place.active_since.store(0, Ordering::Relaxed)));
+        LOCAL.with(|local| {
+            self.marked(local).inspect(|place| {
+                // Each is true by itself. The role again: the pool may have had the thread in between.
+                place.active_since.store(0, Ordering::Relaxed);
+                place.role.store(Role::Worker as u8, Ordering::Relaxed);
+            })
+        });
     }
 
     #[inline]
