@@ -6,6 +6,8 @@ use crate::defaults::{LONG_POLL_NANOS, QUEUE_WAIT_NANOS};
 use crate::incident::{Diagnosis, Incident, State};
 use crate::judge::table::{self, Scope};
 use crate::runtime::RuntimeSnapshot;
+use crate::runtimes::Watched;
+use crate::sight::Sight;
 use crate::sink::Sink;
 use crate::sink::channel::{Subscribers, Subscription};
 use crate::sink::line::Line;
@@ -117,6 +119,9 @@ impl Detector {
         let subscribers = Subscribers::default();
         builder.sinks.push(Box::new(Spans::new()));
         builder.sinks.push(Box::new(subscribers.courier(Arc::clone(&shared.figures))));
+        for handle in &builder.handles {
+            shared.new_runtimes.push(Watched::new(handle.id(), Sight::of(handle)));
+        }
         let thread = start_threads(builder.sinks, &shared, pace).map_err(|error| {
             // Those that did start are not left behind.
             std::iter::from_fn(|| shared.new_lines.pop()).for_each(|line| line.close());
@@ -139,6 +144,8 @@ impl Detector {
             return Err(AttachError::AlreadyAttached);
         }
         handles.push(handle.clone());
+        drop(handles);
+        self.shared.new_runtimes.push(Watched::new(handle.id(), Sight::of(handle)));
         Ok(())
     }
 
@@ -150,7 +157,11 @@ impl Detector {
         let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
         let before = handles.len();
         handles.retain(|known| known.id() != handle.id());
-        handles.len() < before
+        let was_attached = handles.len() < before;
+        if was_attached {
+            self.shared.gone_runtimes.push(handle.id());
+        }
+        was_attached
     }
 
     /// All figures as they are now. For those of an interval take two and call [`Snapshot::since`].

@@ -8,6 +8,7 @@
 use crate::conduct::{Asleep, Conduct};
 use crate::evidence::{self, CpuTime, Inside, RunState, Shape, Shapes};
 use crate::lately::{Plus, Share};
+use crate::pause::Pauses;
 use crate::slot::Activity;
 use std::collections::HashMap;
 
@@ -62,8 +63,16 @@ impl Pollers {
         self.asked = 0;
     }
 
-    /// How long the poll has been without a CPU; `None` where the kernel does not tell. It is looked at from here on.
-    pub(crate) fn waited(&mut self, slot: usize, activity: Activity, tid: Option<u32>, now: u64) -> Option<u64> {
+    /// How long the poll has been without a CPU, beside the time in which the process was stopped, which is in `stops`;
+    /// `None` where the kernel does not tell. It is looked at from here on.
+    pub(crate) fn waited(
+        &mut self,
+        slot: usize,
+        activity: Activity,
+        tid: Option<u32>,
+        now: u64,
+        stops: &Pauses,
+    ) -> Option<u64> {
         let look = self.look;
         let poller = self.known.entry((slot, activity)).or_insert(Poller {
             tid,
@@ -83,9 +92,9 @@ impl Pollers {
             || now.saturating_sub(poller.asked_at) >= poller.asked_at.saturating_sub(start) / ASKED_AGAIN;
         if due && self.asked < ASKED {
             self.asked += 1;
-            poller.ask(start, now, Some(&mut self.sleeps));
+            poller.ask(start, now, stops, Some(&mut self.sleeps));
         }
-        poller.first.map(|_| poller.waited)
+        poller.first.map(|_| poller.waited.saturating_add(stops.since(start)))
     }
 
     /// What the thread of a poll has done that has not been taken yet.
@@ -99,7 +108,7 @@ impl Pollers {
     }
 
     /// Forgets those that this look has not seen; hands each one to `f`.
-    pub(crate) fn ended(&mut self, now: u64, mut f: impl FnMut(Over)) {
+    pub(crate) fn ended(&mut self, now: u64, stops: &Pauses, mut f: impl FnMut(Over)) {
         self.known.retain(|(_, activity), poller| {
             let goes_on = poller.look == self.look;
             if !goes_on {
@@ -107,9 +116,10 @@ impl Pollers {
                 // Once more: what it waited for between the last look and its end is not known yet.
                 if poller.first.is_some() && self.asked < 2 * ASKED {
                     self.asked += 1;
-                    poller.ask(start, now, None);
+                    poller.ask(start, now, stops, None);
                 }
-                f(Over { op: activity.op(), start, waited: poller.waited, conduct: poller.take_conduct() });
+                let waited = poller.waited.saturating_add(stops.since(start));
+                f(Over { op: activity.op(), start, waited, conduct: poller.take_conduct() });
             }
             goes_on
         });
@@ -118,7 +128,7 @@ impl Pollers {
 
 impl Poller {
     /// Asks the kernel how the poll that began at `start` has fared. Without `sleeps` it is over.
-    fn ask(&mut self, start: u64, now: u64, sleeps: Option<&mut Sleeps>) {
+    fn ask(&mut self, start: u64, now: u64, stops: &Pauses, sleeps: Option<&mut Sleeps>) {
         self.asked_at = now;
         let Some(mut time) = self.tid.and_then(evidence::cpu_time) else { return };
         // What the thread wants or does now is not what a poll that is over did.
@@ -130,7 +140,7 @@ impl Poller {
             self.waited = if time.runnable { now.saturating_sub(start) } else { 0 };
             return;
         };
-        let seen = now.saturating_sub(at);
+        let seen = now.saturating_sub(at).saturating_sub(stops.since(at));
         let waited = time.without_cpu_since(&first, seen).min(seen);
         // Before it was looked at it fared as it has since.
         let before = u128::from(at.saturating_sub(start)) * u128::from(waited) / u128::from(seen.max(1));
@@ -240,14 +250,19 @@ mod tests {
         // The thread that asks is running.
         let tid = evidence::thread_id();
         pollers.begin();
-        assert_eq!(pollers.waited(1, activity, tid, 94_000_000), Some(30_000_000));
+        assert_eq!(pollers.waited(1, activity, tid, 94_000_000, &Pauses::default()), Some(30_000_000));
         pollers.begin();
-        assert!(pollers.waited(1, activity, tid, 99_000_000).is_some_and(|waited| waited <= 35_000_000));
-        assert!(pollers.waited(1, activity, None, 99_000_000).is_some(), "what is known stays known");
+        assert!(
+            pollers.waited(1, activity, tid, 99_000_000, &Pauses::default()).is_some_and(|waited| waited <= 35_000_000)
+        );
+        assert!(
+            pollers.waited(1, activity, None, 99_000_000, &Pauses::default()).is_some(),
+            "what is known stays known"
+        );
         pollers.begin();
-        pollers.ended(99_000_000, |over| assert_eq!((over.op, over.start), (3, 64_000_000)));
+        pollers.ended(99_000_000, &Pauses::default(), |over| assert_eq!((over.op, over.start), (3, 64_000_000)));
         assert!(pollers.known.is_empty());
-        assert_eq!(pollers.waited(1, activity, None, 99_000_000), None);
+        assert_eq!(pollers.waited(1, activity, None, 99_000_000, &Pauses::default()), None);
     }
 
     #[test]
@@ -257,7 +272,7 @@ mod tests {
         let activity = Activity::new(Kind::Poll, 3, 64_000_000);
         for look in 1..=2_000 {
             pollers.begin();
-            pollers.waited(1, activity, None, 64_000_000 + look * 5_000_000);
+            pollers.waited(1, activity, None, 64_000_000 + look * 5_000_000, &Pauses::default());
             asked += pollers.asked;
         }
         // Every look for 40 ms, then as its age grows by an eighth, up to 10 s.
@@ -279,7 +294,10 @@ mod tests {
         }
         let mut pollers = Pollers::default();
         pollers.begin();
-        assert_eq!(pollers.waited(1, Activity::new(Kind::Poll, 3, 64_000_000), tid, 94_000_000), Some(0));
+        assert_eq!(
+            pollers.waited(1, Activity::new(Kind::Poll, 3, 64_000_000), tid, 94_000_000, &Pauses::default()),
+            Some(0)
+        );
         drop(stop);
         assert!(sleeper.join().is_ok());
     }
@@ -300,7 +318,7 @@ mod tests {
         let activity = Activity::new(Kind::Poll, 3, 64_000_000);
         for now in [94_000_000, 99_000_000, 104_000_000] {
             pollers.begin();
-            pollers.waited(1, activity, evidence::thread_id(), now);
+            pollers.waited(1, activity, evidence::thread_id(), now, &Pauses::default());
         }
         let conduct = pollers.take_conduct(1, activity);
         assert_eq!((conduct.of, conduct.cpu_percent()), (10_000_000, Some(100)));
@@ -312,7 +330,7 @@ mod tests {
         let mut pollers = Pollers::default();
         pollers.begin();
         for op in 0..1_000 {
-            pollers.waited(1, Activity::new(Kind::Poll, op, 64), evidence::thread_id(), 0);
+            pollers.waited(1, Activity::new(Kind::Poll, op, 64), evidence::thread_id(), 0, &Pauses::default());
         }
         assert_eq!((pollers.asked, pollers.known.len()), (ASKED, 1_000));
     }

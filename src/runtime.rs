@@ -1,7 +1,7 @@
 //! What Tokio itself tells of a runtime, on any build of it.
 
 use std::time::Duration;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 
 /// The figures that Tokio tells of one runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,25 +43,4 @@ fn busy(metrics: &tokio::runtime::RuntimeMetrics, workers: usize) -> Vec<Duratio
 #[cfg(not(target_has_atomic = "64"))]
 fn busy(_: &tokio::runtime::RuntimeMetrics, _: usize) -> Vec<Duration> {
     Vec::new()
-}
-
-/// Prepares the threads of a runtime before it is built: each gets its slot as it starts, not in its first poll.
-///
-/// Optional. It takes the builder's `on_thread_start` callback, replacing one that was set before; a callback of yours
-/// that is set afterwards replaces this one, which does no harm.
-///
-/// # Examples
-///
-/// ```
-/// let mut builder = tokio::runtime::Builder::new_multi_thread();
-/// starvation::hooks(builder.worker_threads(2).enable_all());
-/// let runtime = builder.build()?;
-/// # drop(runtime);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub fn hooks(builder: &mut Builder) -> &mut Builder {
-    builder.on_thread_start(|| {
-        // The slot itself is for the thread to find later.
-        let _ = crate::slot::own();
-    })
 }

@@ -9,7 +9,8 @@ use crate::facts::Facts;
 use crate::figures::count;
 use crate::incident::{Incident, IncidentChange};
 use crate::rouse;
-use crate::sample::{Machine, ObserverFigures, Sample, Stop};
+use crate::runtimes::Watched;
+use crate::sample::{Machine, ObserverFigures, RuntimeSample, Sample, Stop};
 use crate::sink::line::Line;
 use crate::tracker::Tracker;
 use crossbeam_queue::SegQueue;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+use tokio::runtime;
 
 /// How long the sinks are given to take the last reports.
 const FAREWELL: Duration = Duration::from_millis(100);
@@ -34,6 +36,8 @@ const WITNESSED_EVERY: u64 = 1_000_000_000;
 const AWAKE: u64 = 1_000_000_000;
 /// It stirs all the same, so that its own figures show it alive.
 const STIRS_EVERY: Duration = Duration::from_secs(10);
+/// And glances at its runtimes: nobody wakes it for what is not wrapped.
+const GLANCES_EVERY: Duration = Duration::from_millis(250);
 
 /// How it watches, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +64,9 @@ pub(crate) struct Shared {
     pub(crate) facts: Mutex<Facts>,
     /// Sinks that have come since the last look.
     pub(crate) new_lines: SegQueue<Line>,
+    /// Runtimes that have been attached since, and those that have been let go of.
+    pub(crate) new_runtimes: SegQueue<Watched>,
+    pub(crate) gone_runtimes: SegQueue<runtime::Id>,
 }
 
 /// Watches until told to stop. To be run on a thread of its own.
@@ -73,6 +80,7 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
             ..Sample::default()
         },
         lines: Vec::new(),
+        runtimes: Vec::new(),
         unpublished: false,
         looks: 0,
         active: pace.started,
@@ -126,6 +134,7 @@ struct Watchdog {
     tracker: Tracker,
     sample: Sample,
     lines: Vec<Line>,
+    runtimes: Vec<Watched>,
     /// Something has changed since the incidents were published.
     unpublished: bool,
     looks: u64,
@@ -146,7 +155,9 @@ impl Watchdog {
         let from = clock::now();
         let stopped = self.stopped_in_look(from);
         let busy = self.sample.busy || self.tracker.is_open();
-        if busy || (self.drowsy && !rouse::is_asleep()) {
+        // What nobody wrapped is looked at less often.
+        let active = busy || self.runtimes.iter().any(Watched::is_active);
+        if active || (self.drowsy && !rouse::is_asleep()) {
             self.active = from;
             self.drowsy = false;
         } else if self.drowsy {
@@ -207,7 +218,7 @@ impl Watchdog {
 
     /// Sleeps until something begins, or for long.
     fn sleep_deeply(&self, shared: &Shared) -> Option<(u64, bool)> {
-        let until = Instant::now() + STIRS_EVERY;
+        let until = Instant::now() + if self.runtimes.is_empty() { STIRS_EVERY } else { GLANCES_EVERY };
         // Acquire: as in `sleep`.
         while !shared.stop.load(Ordering::Acquire) {
             let left = until.saturating_duration_since(Instant::now());
@@ -226,6 +237,7 @@ impl Watchdog {
         }
         (self.looked_at, self.looked_cpu) = (now, clock::thread_cpu());
         self.process = evidence::usage();
+        self.look_at_runtimes(shared, now);
         self.witness(now);
         self.sample.take(now, late);
         let changes = self.tracker.look(&self.sample);
@@ -235,6 +247,27 @@ impl Watchdog {
         self.unpublished |= !changes.is_empty() || self.looks.is_multiple_of(PUBLISH_EVERY);
         if self.unpublished {
             self.publish(shared);
+        }
+    }
+
+    /// Looks at each runtime, those that have just come and not those that have gone.
+    fn look_at_runtimes(&mut self, shared: &Shared, now: u64) {
+        while let Some(runtime) = shared.new_runtimes.pop() {
+            self.runtimes.push(runtime);
+        }
+        while let Some(gone) = shared.gone_runtimes.pop() {
+            self.runtimes.retain(|runtime| runtime.id() != gone);
+        }
+        let sample = &mut self.sample;
+        let looks: Vec<_> = self.runtimes.iter_mut().map(|runtime| runtime.look(now, sample)).collect();
+        self.sample.runtimes = looks;
+        // What has shut down shows nothing more, and a handle keeps what is left of it in memory.
+        if self.runtimes.iter().any(Watched::has_ended) {
+            let ended = |runtime: &RuntimeSample| {
+                self.runtimes.iter().any(|watched| Some(watched.id()) == runtime.runtime && watched.has_ended())
+            };
+            self.sample.runtimes.retain(|runtime| !ended(runtime));
+            self.runtimes.retain(|runtime| !runtime.has_ended());
         }
     }
 

@@ -239,6 +239,10 @@ impl Calls {
             idle: runtime.and_then(|runtime| runtime.pool_idle),
             refused: runtime.is_some_and(|runtime| runtime.refused),
             canary: canary.map(nanos),
+            overtaken: runtime.is_some_and(|runtime| {
+                let since = waiting_since.map(|age| look.sample.now.saturating_sub(age));
+                runtime.canary_passed.zip(since).is_some_and(|(sent, since)| sent > since)
+            }),
             uncovered: covered.part * 2 < covered.of,
             other_jobs: self.other_jobs.recent(),
             counted,

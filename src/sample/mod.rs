@@ -95,8 +95,8 @@ impl Sample {
         let queued = |op: &OpSample| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0;
         let asked = executing.filter(|_| self.ops.iter().any(queued));
         (self.without_cpu, self.pool_conduct) = self.pool_thread.look(asked, now, &mut self.pollers.sleeps);
-        let ops = &mut self.ops;
-        self.pollers.ended(now, |over| {
+        let (ops, stops) = (&mut self.ops, &self.stops);
+        self.pollers.ended(now, stops, |over| {
             if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == over.op) {
                 sample.without_cpu += over.waited;
                 if now.saturating_sub(over.start) >= sample.long_poll_limit {
@@ -154,8 +154,8 @@ impl Sample {
                 continue;
             }
             // Where the kernel tells of the thread, the observer's own waits for a CPU say nothing more.
-            let without_cpu = match self.pollers.waited(id, activity, slot.tid(), self.now) {
-                Some(waited) => waited.max(self.stops.since(start)),
+            let without_cpu = match self.pollers.waited(id, activity, slot.tid(), self.now, &self.stops) {
+                Some(waited) => waited,
                 None => self.pauses.since(start),
             };
             let since = start.saturating_add(without_cpu).min(self.now);

@@ -19,8 +19,9 @@ pub(crate) struct RuntimeSample {
     pub(crate) beat_late: Option<u64>,
     /// How long the observer's own call waited for a thread of its pool, or has been waiting.
     pub(crate) canary: Option<u64>,
-    /// One is waiting now.
+    /// One is waiting now. When the last was sent that did not have to.
     pub(crate) canary_waits: bool,
+    pub(crate) canary_passed: Option<u64>,
     /// The same of an empty task, where one was sent.
     pub(crate) probe: Option<u64>,
     /// Tasks in the queue that all workers share.

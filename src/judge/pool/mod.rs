@@ -52,8 +52,10 @@ pub(crate) struct Pool {
     pub(crate) threads: Option<u64>,
     pub(crate) idle: Option<u64>,
     pub(crate) refused: bool,
-    /// How long the observer's own call waits or waited, where it makes any.
+    /// How long the observer's own call waits or waited, where it makes any; and that one got its thread at once which was
+    /// made after calls that still wait.
     pub(crate) canary: Option<Duration>,
+    pub(crate) overtaken: bool,
     /// Most of the time in which calls waited no watched call held a thread.
     pub(crate) uncovered: bool,
     /// Jobs of other ops that have been executing, perhaps on the same pool.
@@ -91,6 +93,7 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
         Some(first) => pool
             .deadlocked()
             .or_else(|| pool.leaked(first))
+            .or_else(|| pool.has_room(first))
             .or_else(|| pool.others_hold(first))
             .or_else(|| pool.nothing_ends(first))
             .or_else(|| pool.no_cpu(first)),
@@ -252,6 +255,37 @@ impl Pool {
             so_many(lost, "thread is", "threads are")
         );
         Some(Verdict::new(Cause::PoolLeak, LIKELY, evidence).advise(Action::DedicatedThread, advice))
+    }
+
+    /// The pool gives others their thread at once, or has fewer threads than it may: it is not full. Then the thread that a
+    /// call was given does not get to run it.
+    fn has_room(&self, first: &Culprit) -> Option<Verdict> {
+        let below =
+            self.cap.zip(self.threads).is_some_and(|(cap, threads)| threads < cap) || self.seen_below_cap(first);
+        let has_room = self.overtaken || below && !self.canary_waits();
+        if !has_room {
+            return None;
+        }
+        let (detail, whose, confidence) = machine::whose(&self.machine, self.cpus);
+        let full = match self.cap {
+            Some(cap) => format!("{} of {cap} threads execute watched calls", self.seen(first)),
+            None => format!("up to {} threads execute watched calls", self.seen(first)),
+        };
+        let evidence = format!("{full}, and a call of the detector's own got a thread at once; {whose}");
+        let busy = self.machine.idle.is_some_and(|idle| idle * 5 < self.machine.of.saturating_mul(self.cpus));
+        let advice = "The pool has room, so its size is not the reason: look at what keeps its threads from running";
+        if busy || self.without_cpu.is_at_least(STARVED) || detail != Some("neighbours") {
+            let mut verdict = Verdict::new(Cause::CpuContention, confidence, evidence);
+            verdict.detail = detail;
+            return Some(verdict.advise(Action::LookAtHost, advice.to_owned()));
+        }
+        let mut verdict = Verdict::undetermined("the pool has room, and calls wait", evidence, advice.to_owned());
+        verdict.action = Action::LookAtHost;
+        Some(verdict)
+    }
+
+    fn seen_below_cap(&self, first: &Culprit) -> bool {
+        self.cap.is_some_and(|cap| self.seen(first) < cap)
     }
 
     /// The threads seen are not all that there are.

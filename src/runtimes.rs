@@ -1,0 +1,162 @@
+//! The runtimes that the observer looks at, wrapped or not, and what each look at them says.
+
+use crate::evidence;
+use crate::op;
+use crate::parity::Frozen;
+use crate::pause::Pauses;
+use crate::poller::Pollers;
+use crate::probe::heartbeat::State;
+use crate::sample::{self, OpSample, RuntimeSample, Sample};
+use crate::sight::{Ask, Seen, Sight};
+use crate::slot::{Activity, Kind};
+use crate::threads::{self, Role};
+use tokio::runtime;
+
+/// A thread is asked for at most once in so long: it is a suspicion, and the asking is dear.
+const TRIED_EVERY: u64 = 1_000_000_000;
+/// So many looks in a row tasks wait in the shared queue before one is spawned to see for how long.
+const CROWDED: u64 = 10;
+/// A canary that waited for no longer than this did not wait.
+const AT_ONCE: u64 = 10_000_000;
+
+/// One runtime.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    id: runtime::Id,
+    sight: Sight,
+    /// For how many looks in a row tasks have been waiting while no worker was parked.
+    crowded: u64,
+    /// How many spawn probes and canaries had come through at the last look, and when the last canary was sent that did
+    /// not wait.
+    probes: u64,
+    canaries: u64,
+    sent: Option<u64>,
+    passed: Option<u64>,
+    tried_at: u64,
+    refused: bool,
+}
+
+impl Watched {
+    pub(crate) fn new(id: runtime::Id, sight: Sight) -> Self {
+        let (sent, passed) = (None, None);
+        Self { id, sight, crowded: 0, probes: 0, canaries: 0, sent, passed, tried_at: 0, refused: false }
+    }
+
+    pub(crate) fn id(&self) -> runtime::Id {
+        self.id
+    }
+
+    /// Whether it did something since the look before; and whether it has shut down.
+    pub(crate) fn is_active(&self) -> bool {
+        self.sight.last().active
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.sight.last().ended
+    }
+
+    /// Looks at it. The sample is that of the look before, but for its time.
+    pub(crate) fn look(&mut self, now: u64, sample: &mut Sample) -> RuntimeSample {
+        let on_it = |op: &&OpSample| op.site.runtime == Some(self.id);
+        let calls = sample.ops.iter().filter(on_it).any(|op| op.executing + op.queued > 0);
+        let waits =
+            sample.ops.iter().filter(on_it).any(|op| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0);
+        let executing: u64 = sample.ops.iter().filter(on_it).map(|op| op.executing).sum();
+        let ask = Ask { calls, suspect: self.crowded >= CROWDED };
+        let seen = self.sight.look(now, ask);
+        let mut told = told(self.id, seen, &sample.pauses, now);
+        if seen.fresh.polled != self.probes {
+            told.probe = told.probe.max(seen.fresh.last_wait);
+        }
+        self.probes = seen.fresh.polled;
+        if seen.canary.ran != self.canaries && seen.canary.last_wait.is_some_and(|wait| wait <= AT_ONCE) {
+            self.passed = self.sent.or(self.passed);
+        }
+        (self.canaries, self.sent) = (seen.canary.ran, seen.canary.pending_since.or(Some(now)));
+        told.canary_passed = self.passed;
+        let crowded = told.depth > 0 && told.workers > 0 && told.parked == 0;
+        self.crowded = if crowded { self.crowded + 1 } else { 0 };
+        self.tell_threads(&mut told);
+        told.refused = self.is_refused(now, waits || told.canary_waits, executing, &told);
+        let frozen: Vec<Frozen> = self.sight.last().frozen.clone();
+        for (known, frozen) in told.frozen.iter_mut().zip(frozen) {
+            self.look_at_thread(frozen, known, &mut sample.pollers, &sample.stops, now, sample.long_poll_limit);
+        }
+        told
+    }
+
+    /// How many threads its pool has, where that is known.
+    fn tell_threads(&self, told: &mut RuntimeSample) {
+        let gauges = self.sight.last().pool;
+        told.pool_threads = gauges.threads.map(|threads| threads as u64);
+        told.pool_idle = gauges.idle.map(|idle| idle as u64);
+        if told.pool_threads.is_none() && self.sight.last().settings != threads::Settings::default() {
+            let number = op::runtime_number(self.id);
+            let own = number.into_iter().flat_map(threads::threads);
+            told.pool_threads = Some(own.filter(|thread| thread.hooked && thread.role != Role::Worker).count() as u64);
+        }
+    }
+
+    /// Whether the system refuses a thread, asked where calls wait though the pool may have more threads.
+    fn is_refused(&mut self, now: u64, waits: bool, executing: u64, told: &RuntimeSample) -> bool {
+        let room = told.cap.is_none_or(|cap| executing < cap && told.pool_threads.is_none_or(|threads| threads < cap));
+        if !waits || !room {
+            self.refused = false;
+        } else if now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried_at == 0 {
+            self.tried_at = now;
+            self.refused = evidence::can_start_thread().is_err();
+        }
+        self.refused
+    }
+
+    /// What the thread of a worker that stands still does, where it is known which that is.
+    fn look_at_thread(
+        &self,
+        frozen: Frozen,
+        known: &mut sample::Frozen,
+        pollers: &mut Pollers,
+        stops: &Pauses,
+        now: u64,
+        limit: u64,
+    ) {
+        if now.saturating_sub(known.since) < limit / 4 {
+            return;
+        }
+        let Some(tid) = self.sight.thread_of(frozen).and_then(|thread| thread.tid) else { return };
+        // An activity of no op, in a place where no slot is.
+        let (place, activity) = (tid as usize, Activity::new(Kind::Poll, 0, frozen.since));
+        let without_cpu = pollers.waited(place, activity, Some(tid), now, stops);
+        known.since = known.since.saturating_add(without_cpu.unwrap_or(0)).min(now);
+        known.conduct = Some(pollers.take_conduct(place, activity));
+    }
+}
+
+fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64) -> RuntimeSample {
+    // What is late for want of a CPU, or because the process was stopped, is late by so much less.
+    let since = |at: u64| now.saturating_sub(at).saturating_sub(pauses.since(at));
+    let beat = seen.heartbeat;
+    let beat_late = beat.worst.filter(|_| beat.state == State::Beating);
+    let canary = seen.canary.worst.or(seen.canary.last_wait);
+    RuntimeSample {
+        runtime: Some(id),
+        current_thread: seen.may_be_undriven,
+        workers: if seen.parked.is_some() { seen.workers as u64 } else { 0 },
+        parked: seen.parked.unwrap_or(0) as u64,
+        frozen: seen
+            .frozen
+            .iter()
+            .filter(|frozen| frozen.started)
+            .map(|frozen| sample::Frozen { worker: frozen.worker as u64, since: frozen.since, conduct: None })
+            .collect(),
+        cap: seen.settings.max_blocking_threads.map(|cap| cap as u64),
+        beat_late: beat_late.map(|late| late.saturating_sub(pauses.since(now.saturating_sub(late)))),
+        canary: canary.map(|wait| wait.saturating_sub(pauses.since(now.saturating_sub(wait)))),
+        canary_waits: seen.canary.pending_since.is_some_and(|at| since(at) >= AT_ONCE),
+        canary_passed: None,
+        probe: seen.fresh.pending_since.map(since),
+        depth: seen.global_queue as u64,
+        pool_threads: None,
+        pool_idle: None,
+        refused: false,
+    }
+}
