@@ -146,6 +146,10 @@ fn mismatches(expected: &Expected, record: &Record) -> Vec<String> {
         let rulings = last["suspects"].as_array().map_or(0, |suspects| suspects.iter().filter(ruled).count());
         check(rulings >= expected.suspects, "suspects ruled on", &json!(rulings));
     }
+    if expected.low_confidence {
+        let given = &last["confidence"];
+        check(given == "low" || given.as_f64().is_some_and(|sure| sure < 0.5), "confidence", given);
+    }
     for (cause, op) in expected.incidents {
         let is = |incident: &&Value| incident["cause"] == *cause && incident["op"] == *op;
         let found = record.incidents.iter().any(|incident| is(&incident));
