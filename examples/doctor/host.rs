@@ -147,7 +147,7 @@ pub(crate) fn spare_memory() -> usize {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free =
         info.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB")?.trim().parse().ok());
-    free.map_or(usize::MAX, |kilobytes: usize| kilobytes / 3 << 10)
+    free.map_or(usize::MAX, |kilobytes: usize| (kilobytes / 3) << 10)
 }
 
 /// So many bytes that are really there, in pages of 4 KiB.

@@ -1,5 +1,8 @@
 //! Whether the detector's answers to a case are right. Judged by their JSON, which is what programs see of them.
 
+#[cfg(test)]
+mod tests;
+
 use crate::case::{Expected, Who};
 use serde_json::{Value, json};
 
