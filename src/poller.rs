@@ -6,7 +6,7 @@
 //! nor as much of the time before.
 
 use crate::conduct::{Asleep, Conduct};
-use crate::evidence::{self, CpuTime, Inside, RunState, Shape, Shapes};
+use crate::evidence::{self, CpuTime, Inside, RunState, Shape, Shapes, TIMER_TICK};
 use crate::lately::{Plus, Share};
 use crate::pause::Pauses;
 use crate::slot::Activity;
@@ -14,6 +14,9 @@ use std::collections::HashMap;
 
 /// How many are asked after in one look. The others stand as they stood.
 const ASKED: usize = 128;
+
+/// Who wanted the CPU at each of so many looks did not sleep in between.
+const ASKED_OFTEN: u64 = 3;
 
 /// One is asked after again when it has gone on for this part of its age since.
 const ASKED_AGAIN: u64 = 8;
@@ -43,6 +46,9 @@ struct Poller {
     /// How much time since the first reading, how much of it on a CPU and how much without one has been taken.
     taken: [u64; 3],
     asked_at: u64,
+    /// How often it was asked after, and whether its thread wanted the CPU each time.
+    times: u64,
+    awake: bool,
     /// The last look that saw it.
     look: u64,
 }
@@ -83,6 +89,8 @@ impl Pollers {
             slept: Conduct::default(),
             taken: [0; 3],
             asked_at: 0,
+            times: 0,
+            awake: true,
             look,
         });
         poller.look = look;
@@ -132,6 +140,9 @@ impl Poller {
         self.asked_at = now;
         let Some(mut time) = self.tid.and_then(evidence::cpu_time) else { return };
         // What the thread wants or does now is not what a poll that is over did.
+        if sleeps.is_some() {
+            (self.times, self.awake) = (self.times + 1, self.awake && time.runnable);
+        }
         time.runnable &= sleeps.is_some();
         let Some((first, at)) = self.first else {
             self.first = Some((time, now));
@@ -141,7 +152,12 @@ impl Poller {
             return;
         };
         let seen = now.saturating_sub(at).saturating_sub(stops.since(at));
-        let waited = time.without_cpu_since(&first, seen).min(seen);
+        let mut waited = time.without_cpu_since(&first, seen).min(seen);
+        if self.awake && self.times >= ASKED_OFTEN {
+            // Who never slept was on a CPU or wanted one, and not all of such waits are told: those for a quota are not.
+            let on_cpu = time.on_cpu.saturating_sub(first.on_cpu);
+            waited = waited.max(seen.saturating_sub(on_cpu.saturating_add(TIMER_TICK)));
+        }
         // Before it was looked at it fared as it has since.
         let before = u128::from(at.saturating_sub(start)) * u128::from(waited) / u128::from(seen.max(1));
         self.waited = waited + before as u64;
@@ -204,9 +220,9 @@ impl Sleeps {
         };
         Some(match self.shapes.get_or_insert_with(Shapes::learn).of(tid, &call) {
             Shape::Lock | Shape::Once => Asleep::Lock(futex.address),
-            Shape::Park | Shape::Condvar => Asleep::Park,
+            Shape::Park => Asleep::Park,
             Shape::Join(_) => Asleep::Call("join"),
-            Shape::Unknown => Asleep::Unknown(futex.address),
+            Shape::Condvar | Shape::Unknown => Asleep::Unknown(futex.address),
         })
     }
 }

@@ -145,8 +145,12 @@ fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64) -> RuntimeSampl
         frozen: seen
             .frozen
             .iter()
-            .filter(|frozen| frozen.started)
-            .map(|frozen| sample::Frozen { worker: frozen.worker as u64, since: frozen.since, conduct: None })
+            .map(|frozen| sample::Frozen {
+                worker: frozen.worker as u64,
+                since: frozen.since,
+                started: frozen.started,
+                conduct: None,
+            })
             .collect(),
         cap: seen.settings.max_blocking_threads.map(|cap| cap as u64),
         beat_late: beat_late.map(|late| late.saturating_sub(pauses.since(now.saturating_sub(late)))),

@@ -244,7 +244,8 @@ impl Watchdog {
         self.report(shared, &changes);
         self.looks += 1;
         self.sample.stop = None;
-        self.unpublished |= !changes.is_empty() || self.looks.is_multiple_of(PUBLISH_EVERY);
+        self.unpublished |=
+            !changes.is_empty() || self.looks.is_multiple_of(PUBLISH_EVERY) || self.looks < PUBLISH_EVERY;
         if self.unpublished {
             self.publish(shared);
         }

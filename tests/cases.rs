@@ -65,9 +65,9 @@ const NOT_YET: &[&str] = &[
     "catch_up_burst",
 ];
 
-/// Cases in which a machine may withhold the evidence: it has no groups to limit a CPU with, or so many of them that
-/// neighbours do no harm. Not to know is right enough there; a wrong answer is not.
-const MAY_NOT_KNOW: &[&str] = &["big_fork", "cpu_quota", "neighbours", "preempted", "stopped"];
+/// Cases in which the host is made worse than it is, which may fail to do harm. Not to know is right enough there; a
+/// wrong answer is not.
+const MAY_NOT_KNOW: &[&str] = &["neighbours", "preempted", "stopped"];
 
 /// Cases that wait more than they compute, and may run beside each other. All others have the CPUs for themselves.
 const CALM: &[&str] = &[
@@ -202,12 +202,11 @@ fn check(name: &str) {
         result_of(name)
     };
     let verdict = result["right"].as_str().unwrap();
+    let fine = if MAY_NOT_KNOW.contains(&name) { verdict != "wrong" } else { verdict == "right" };
     if NOT_YET.contains(&name) {
-        assert_ne!(verdict, "right", "`{name}` is right by now: take it off the list NOT_YET");
-    } else if MAY_NOT_KNOW.contains(&name) {
-        assert_ne!(verdict, "wrong", "{}", told(&result));
+        assert!(!fine, "`{name}` is right by now: take it off the list NOT_YET");
     } else {
-        assert_eq!(verdict, "right", "{}", told(&result));
+        assert!(fine, "{verdict}: {}", told(&result));
     }
 }
 

@@ -79,6 +79,8 @@ pub(crate) struct Expected {
     pub(crate) pool_at_least: Option<u64>,
     /// So many other suspects are ruled on, each with its evidence.
     pub(crate) suspects: usize,
+    /// It has not come to the worst yet, and the answer says how sure it is.
+    pub(crate) low_confidence: bool,
 }
 
 impl Expected {
@@ -94,6 +96,7 @@ impl Expected {
         meanwhile: &[],
         pool_at_least: None,
         suspects: 0,
+        low_confidence: false,
     };
 
     pub(crate) const fn fault(causes: Words) -> Self {
@@ -165,6 +168,11 @@ impl Expected {
         self
     }
 
+    pub(crate) const fn low_confidence(mut self) -> Self {
+        self.low_confidence = true;
+        self
+    }
+
     pub(crate) fn is_healthy(&self) -> bool {
         self.causes.contains(&"healthy")
     }
@@ -187,6 +195,7 @@ impl Expected {
             "meanwhile": self.meanwhile,
             "pool_at_least": self.pool_at_least,
             "suspects": self.suspects,
+            "low_confidence": self.low_confidence,
         })
     }
 }

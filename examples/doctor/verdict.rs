@@ -1,5 +1,8 @@
 //! Whether the detector's answers to a case are right. Judged by their JSON, which is what programs see of them.
 
+#[cfg(test)]
+mod tests;
+
 use crate::case::{Expected, Who};
 use serde_json::{Value, json};
 
@@ -145,6 +148,10 @@ fn mismatches(expected: &Expected, record: &Record) -> Vec<String> {
         let ruled = |suspect: &&Value| suspect["ruling"].is_string() && !word(suspect, "evidence").is_empty();
         let rulings = last["suspects"].as_array().map_or(0, |suspects| suspects.iter().filter(ruled).count());
         check(rulings >= expected.suspects, "suspects ruled on", &json!(rulings));
+    }
+    if expected.low_confidence {
+        let given = &last["confidence"];
+        check(given == "low" || given.as_f64().is_some_and(|sure| sure < 0.5), "confidence", given);
     }
     for (cause, op) in expected.incidents {
         let is = |incident: &&Value| incident["cause"] == *cause && incident["op"] == *op;

@@ -1,6 +1,6 @@
 //! Runs one case under a detector, and asks it all the while from a thread that nobody in the case can hold up.
 
-use crate::case::Case;
+use crate::case::{Case, Expected};
 use crate::host;
 use crate::verdict::{self, Record};
 use serde_json::{Value, json};
@@ -24,6 +24,8 @@ pub(crate) struct Ward {
     detector: OnceLock<Detector>,
     /// Held while a detector is started or attached.
     attaching: Mutex<()>,
+    /// What the case expects where it could not do to the host what it was to do.
+    instead: OnceLock<Expected>,
 }
 
 impl Ward {
@@ -56,6 +58,11 @@ impl Ward {
         runtime
     }
 
+    /// Another answer is right, as this machine does not allow what the case is about.
+    pub(crate) fn expect_instead(&self, expected: Expected) {
+        self.instead.set(expected).unwrap();
+    }
+
     /// Asks once.
     fn ask(&self, start: Instant, record: &mut Record) {
         let Some(detector) = self.detector.get() else { return };
@@ -81,7 +88,7 @@ pub(crate) struct Outcome {
 
 /// Runs a case until it has ended or is to be judged, and judges the answers.
 pub(crate) fn run(case: &'static Case) -> Result<Outcome, String> {
-    let ward = Ward { case, detector: OnceLock::new(), attaching: Mutex::new(()) };
+    let ward = Ward { case, detector: OnceLock::new(), attaching: Mutex::new(()), instead: OnceLock::new() };
     let ward: &'static Ward = Box::leak(Box::new(ward));
     let (ended, end) = mpsc::channel();
     thread::spawn(move || {
@@ -114,22 +121,22 @@ pub(crate) fn run(case: &'static Case) -> Result<Outcome, String> {
     host::tidy_up();
     match failed {
         Some(failed) => Err(failed),
-        None => Ok(outcome(case, record, incidents)),
+        None => Ok(outcome(case, *ward.instead.get().unwrap_or(&case.expected), record, incidents)),
     }
 }
 
-fn outcome(case: &Case, mut record: Record, incidents: Vec<(String, Value)>) -> Outcome {
+fn outcome(case: &Case, expected: Expected, mut record: Record, incidents: Vec<(String, Value)>) -> Outcome {
     let (texts, incidents): (Vec<_>, Vec<_>) = incidents.into_iter().unzip();
     record.incidents = incidents;
-    let (verdict, why) = verdict::judge(&case.expected, &record);
-    let early_wrong = verdict::false_accusations(&case.expected, &record);
+    let (verdict, why) = verdict::judge(&expected, &record);
+    let early_wrong = verdict::false_accusations(&expected, &record);
     let last = record.answers.iter().find(|answer| answer.diagnosis == record.last);
     let mut text = format!("{}: {}\n\n", case.name, case.about);
     text += &format!("diagnosis: {}\n", last.map_or("none", |answer| &answer.text));
     for incident in &texts {
         text += &format!("incident:  {incident}\n");
     }
-    text += &format!("\nexpected:  {}\nverdict:   {}\n", case.expected.causes.join(" or "), verdict.name());
+    text += &format!("\nexpected:  {}\nverdict:   {}\n", expected.causes.join(" or "), verdict.name());
     why.iter().for_each(|why| text += &format!("           {why}\n"));
     early_wrong.iter().for_each(|early| text += &format!("accused:   {early}\n"));
     let json = json!({
@@ -137,7 +144,7 @@ fn outcome(case: &Case, mut record: Record, incidents: Vec<(String, Value)>) -> 
         "right": verdict.name(),
         "why": why,
         "early_wrong": early_wrong,
-        "expected": case.expected.to_json(),
+        "expected": expected.to_json(),
         "given": record.last,
         "answers": record.answers_json(),
         "incidents": record.incidents,

@@ -29,7 +29,7 @@ pub(crate) struct CpuTime {
 }
 
 /// The kernel brings the sum of a thread that runs up to date once in its timer's tick: 10 ms where it is longest.
-const TIMER_TICK: u64 = 10_000_000;
+pub(crate) const TIMER_TICK: u64 = 10_000_000;
 
 impl CpuTime {
     /// Of the `elapsed` time since `before`: how long the thread was ready to run and had no CPU. If it is ready now, what
@@ -51,8 +51,9 @@ pub(crate) fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
 
-/// As much stack as threads have that nobody has chosen a size for.
-const USUAL_STACK: usize = 2 << 20;
+/// As much stack as threads have that nobody has chosen a size for, and a bit more: so that none will do that an ended thread
+/// has left, and none is left that the threads which are refused would be given.
+const USUAL_STACK: usize = (2 << 20) + (64 << 10);
 
 /// Whether a thread can be started now. It tries, and waits for the thread's end: dear, 50 us and as long as there is no
 /// CPU, and the thread counts against the very limit that is asked after. Only under suspicion.

@@ -38,6 +38,8 @@ pub(crate) struct RuntimeSample {
 pub(crate) struct Frozen {
     pub(crate) worker: u64,
     pub(crate) since: u64,
+    /// It has done something before. Otherwise it may as well not have begun.
+    pub(crate) started: bool,
     /// What its thread has done since the last look, where the thread is known.
     pub(crate) conduct: Option<Conduct>,
 }

@@ -124,6 +124,9 @@ impl Tracker {
 
 /// Whether a worker that stands still is stuck in what it does.
 fn is_stuck(frozen: &Frozen, sample: &Sample) -> bool {
+    if !frozen.started {
+        return false;
+    }
     let age = sample.now.saturating_sub(frozen.since).saturating_sub(sample.pauses.since(frozen.since));
     let asleep = frozen.conduct.is_some_and(|conduct| {
         let had = conduct.of.saturating_sub(conduct.waited);

@@ -32,7 +32,7 @@ pub(crate) const CASES: &[Case] = &[
         "nested_once",
         "a job waits for another of its own pool; it does not hang yet",
         nested_once,
-        DEADLOCK.detail(&["nested"]).culprit(&["resolve"]),
+        DEADLOCK.detail(&["nested"]).culprit(&["resolve"]).low_confidence(),
     )
     .hooks(),
     Case::new(

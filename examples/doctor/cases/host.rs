@@ -1,16 +1,18 @@
 //! Reports of processes that get no CPU, or are not running at all: no op is to blame.
 
 use crate::case::{Case, Expected};
-use crate::host::{fork_and_exit, limit_cpu, spinners, touched_memory};
+use crate::host::{fork_and_exit, limit_cpu, spare_memory, spinners, touched_memory};
 use crate::tools::{burn, heartbeat, ms, repeat};
 use crate::ward::Ward;
 use starvation::{instrument_blocking, instrument_future};
 use tokio::time::sleep;
 
+const CONTENTION: Expected = Expected::fault(&["cpu_contention"]).nobody();
+
 pub(crate) const CASES: &[Case] = &[
     Case::new(
         "big_fork",
-        "a process of 1.5 GB forks: all of its threads wait for the page tables to be copied",
+        "a process of 4 GB forks: all of its threads wait for the page tables to be copied",
         big_fork,
         Expected::fault(&["process_paused"]).detail(&["memory", "unknown"]).nobody().actions(&[
             "look_at_host",
@@ -22,23 +24,19 @@ pub(crate) const CASES: &[Case] = &[
         "cpu_quota",
         "eight busy workers share half a CPU",
         cpu_quota,
-        Expected::fault(&["cpu_contention"]).detail(&["quota"]).nobody().actions(&[
-            "fit_workers_to_quota",
-            "look_at_host",
-            "check_limits",
-        ]),
+        CONTENTION.detail(&["quota"]).actions(&["fit_workers_to_quota", "look_at_host", "check_limits"]),
     )
     .hooks(),
     Case::new(
         "neighbours",
         "other processes use every CPU",
         neighbours,
-        Expected::fault(&["cpu_contention"]).detail(&["neighbours"]).nobody().actions(&["look_at_host"]),
+        CONTENTION.detail(&["neighbours"]).actions(&["look_at_host"]),
     ),
 ];
 
 fn big_fork(ward: &'static Ward) {
-    touched_memory(1_500 << 20);
+    touched_memory(spare_memory().min(4 << 30));
     ward.runtime(2, 16).block_on(async {
         heartbeat("ping", ms(1));
         for _ in 0..6 {
@@ -49,7 +47,11 @@ fn big_fork(ward: &'static Ward) {
 }
 
 fn cpu_quota(ward: &'static Ward) {
-    let _spinners = (!limit_cpu(ms(50))).then(|| spinners(16));
+    let limited = limit_cpu(ms(50));
+    let _spinners = (!limited).then(|| {
+        ward.expect_instead(CONTENTION.detail(&["neighbours"]).actions(&["look_at_host"]));
+        spinners(16)
+    });
     ward.runtime(8, 16).block_on(async {
         for _ in 0..8 {
             tokio::spawn(repeat(ms(60_000), async || {
@@ -67,7 +69,7 @@ fn neighbours(ward: &'static Ward) {
         heartbeat("ping", ms(10));
         for _ in 0..2 {
             tokio::spawn(repeat(ms(60_000), async || {
-                instrument_future("request", async { burn(ms(20)) }).await;
+                instrument_future("request", async { burn(ms(8)) }).await;
                 sleep(ms(5)).await;
             }));
         }
