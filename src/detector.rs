@@ -3,6 +3,7 @@
 use crate::builder::{Builder, StartError};
 use crate::clock::{self, nanos};
 use crate::defaults::{LONG_POLL_NANOS, QUEUE_WAIT_NANOS};
+use crate::episode::UNREPORTED;
 use crate::incident::{Diagnosis, Incident, State};
 use crate::judge::table::{self, Scope};
 use crate::runtime::RuntimeSnapshot;
@@ -181,11 +182,12 @@ impl Detector {
     /// As of the observer's last look that changed one; the figures of open ones are at most ten ticks old.
     #[must_use]
     pub fn incidents(&self) -> Vec<Arc<Incident>> {
-        self.shared.incidents.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.all_incidents().into_iter().filter(|incident| incident.id != UNREPORTED).collect()
     }
 
-    /// What is wrong now, or was within the last [`window`](Builder::window): the diagnosis of the incident with the
-    /// largest delay. [`Cause::Healthy`](crate::Cause::Healthy) where there was none.
+    /// What is wrong now, or was within the last [`window`](Builder::window): of what has delayed others for longest, all
+    /// incidents of the same cause and op taken together, the latest diagnosis. Where there was none it is
+    /// [`Cause::Healthy`](crate::Cause::Healthy), or what there is to say without any: slow work, dispatch overhead.
     #[must_use]
     pub fn diagnose(&self) -> Diagnosis {
         let now = Duration::from_nanos(clock::now().saturating_sub(self.started));
@@ -193,11 +195,13 @@ impl Detector {
             incident.state == State::Open
                 || (incident.opened_after + incident.duration).saturating_add(self.window) >= now
         };
-        self.incidents()
-            .into_iter()
-            .filter(within)
-            .max_by_key(|incident| incident.delay)
-            .map_or_else(|| self.calm(), |worst| worst.diagnosis.clone())
+        let incidents: Vec<_> = self.all_incidents().into_iter().filter(within).collect();
+        let worst = judge::worst(&incidents);
+        worst.map_or_else(|| self.calm(), |worst| worst.diagnosis.clone())
+    }
+
+    fn all_incidents(&self) -> Vec<Arc<Incident>> {
+        self.shared.incidents.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The diagnosis where there is no incident.

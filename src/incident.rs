@@ -55,8 +55,19 @@ pub struct Incident {
     /// How many of `calls` were folded into the report of the first, and how many more came in episodes like this one
     /// that were not reported because there were too many.
     pub suppressed: u64,
+    /// Whether nobody was seen to suffer from it so far: then it is information, and no warning. A poll that was too long
+    /// while other workers took all that there was to do is so. Not part of the JSON.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub harmless: bool,
     /// Who is at fault and who waits.
     pub diagnosis: Diagnosis,
+}
+
+impl Incident {
+    /// It is over and harmed nobody.
+    pub(crate) fn is_harmless(&self) -> bool {
+        self.harmless && self.state == State::Closed
+    }
 }
 
 /// Who is at fault, who waits, and what to do.

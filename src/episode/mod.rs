@@ -73,6 +73,9 @@ impl Look<'_> {
     }
 }
 
+/// The id of an incident that is not reported because too many like it have been. It still counts in a diagnosis.
+pub(crate) const UNREPORTED: u64 = 0;
+
 /// How much has come together in an episode: calls, polls or waits, and the delay that they had.
 #[derive(Debug, Clone, Copy, Default)]
 struct Toll {
@@ -151,6 +154,10 @@ impl Episode {
         }
     }
 
+    pub(crate) fn is_reported(&self) -> bool {
+        self.id.is_some()
+    }
+
     /// How many polls, calls or waits are part of it.
     pub(crate) fn calls(&self) -> u64 {
         self.calls
@@ -225,7 +232,7 @@ impl Episode {
         self.reports += 1;
         self.reported_delay = self.delay;
         self.reported_as = judged;
-        let incident = self.incident(facts, started, State::Open, others)?;
+        let incident = self.id.and_then(|_| self.incident(facts, started, State::Open, others))?;
         Some(if first { IncidentChange::Opened(incident) } else { IncidentChange::Updated(incident) })
     }
 
@@ -238,7 +245,8 @@ impl Episode {
         }
     }
 
-    /// The episode as a report has it; none where it is not reported. `others` are the causes of the other open ones.
+    /// The episode as a report has it, without an id where it is not reported. `others` are the causes of the other open
+    /// ones.
     pub(crate) fn incident(
         &self,
         facts: &Facts,
@@ -246,11 +254,12 @@ impl Episode {
         state: State,
         others: &[crate::cause::Cause],
     ) -> Option<Arc<Incident>> {
-        let id = self.id?;
+        let id = self.id.unwrap_or(UNREPORTED);
         let (site, verdict) = self.latest.as_ref()?;
         let runtime = self.runtime(site.as_ref());
         let mut verdict = verdict.clone();
         verdict.period = verdict.period.or(self.period.map(nanos));
+        let harmless = verdict.harmless;
         // Calls are made on a pool, polls on workers: of the same runtime, where it is known.
         let scope = Scope { facts, runtime, convicted: (verdict.cause, &verdict.evidence), others };
         let (suspects, phases) = (table::suspects(&scope), table::phases(&facts.counted(runtime)));
@@ -268,6 +277,7 @@ impl Episode {
             calls: self.calls,
             delay: Duration::from_nanos(self.delay),
             suppressed: self.carried + self.calls.saturating_sub(1),
+            harmless,
             diagnosis,
         }))
     }

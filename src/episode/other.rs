@@ -68,6 +68,7 @@ impl Other {
         let stuck = || seen.last.frozen.iter().filter(|frozen| look.age(frozen.since) >= look.sample.long_poll_limit);
         self.now = stuck().count() as u64;
         self.age = stuck().map(|frozen| look.age(frozen.since)).max().unwrap_or(0);
+        self.around.stuck = self.around.stuck.max(self.now);
         self.calls = self.calls.max(self.now);
         self.delay = self.delay.max(self.age);
         for conduct in stuck().filter_map(|frozen| frozen.conduct) {

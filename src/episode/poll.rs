@@ -42,7 +42,7 @@ impl Polls {
             longest: Peak::default(),
             conduct: Lately::default(),
             steps: false,
-            around: Around::default(),
+            around: Around { spared: true, ..Around::default() },
             victims: HashMap::new(),
         }
     }
@@ -83,6 +83,9 @@ impl Polls {
         see_runtime(&mut self.around, look, runtime);
         let others = look.sample.overdue.iter().filter(|held| held.op != self.op);
         let locked = |op: u32| look.facts.op(op).is_some_and(|op| op.conduct.recent().manner() == Some(Manner::Locked));
+        let on_it = |op: u32| look.sample.op(op).is_some_and(|op| op.site.runtime == runtime);
+        let stuck = look.sample.overdue.iter().filter(|held| on_it(held.op)).count() as u64;
+        self.around.stuck = self.around.stuck.max(stuck);
         let others_locked = others.filter(|held| locked(held.op)).count() as u64;
         self.around.others_locked = self.around.others_locked.max(others_locked);
         let addresses: Vec<u64> = look.sample.overdue.iter().map(|held| held.address).filter(|at| *at != 0).collect();
@@ -113,8 +116,12 @@ impl Polls {
 
 /// Takes in what is seen of the runtime that polls are made on.
 pub(super) fn see_runtime(around: &mut Around, look: &Look<'_>, runtime: Option<tokio::runtime::Id>) {
-    let Some(seen) = look.facts.runtime(runtime).map(|facts| &facts.last) else { return };
+    let Some(seen) = look.facts.runtime(runtime).map(|facts| &facts.last) else {
+        around.spared = false;
+        return;
+    };
     around.workers = seen.workers;
+    around.spared &= seen.parked > 0 && seen.depth == 0 && !seen.current_thread;
     around.current_thread = seen.current_thread;
     around.parked = around.parked.max(seen.parked);
     around.beat_late = around.beat_late.max(seen.beat_late.unwrap_or(0));

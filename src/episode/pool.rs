@@ -3,6 +3,7 @@
 use super::{Key, Look, Toll, culprit, oldest_of, victim};
 use crate::conduct::Conduct;
 use crate::counted::Counted;
+use crate::facts::RuntimeFacts;
 use crate::incident::{Culprit, Victim};
 use crate::judge::pool::{self, Nest, Pool};
 use crate::judge::{Verdict, nanos};
@@ -59,6 +60,8 @@ pub(super) struct Calls {
     /// The most that was seen to wait at one look, and the longest.
     most_waiting: u64,
     longest_wait: u64,
+    /// Workers of the runtime stood still for too long while all of this was so.
+    workers_stuck: bool,
     /// How long the observer's own call waited at the longest.
     canary: Option<u64>,
     /// Of how much time a thread that executes calls had no CPU, and what it did.
@@ -101,6 +104,11 @@ impl Calls {
         let runtime = runtime_of(look);
         let canary = look.facts.runtime(runtime).and_then(|runtime| runtime.last.canary);
         self.canary = self.canary.max(canary);
+        let stuck = |runtime: &RuntimeFacts| {
+            let limit = look.sample.long_poll_limit;
+            !runtime.last.current_thread && runtime.last.frozen.iter().any(|frozen| look.age(frozen.since) >= limit)
+        };
+        self.workers_stuck |= look.facts.runtime(runtime).is_some_and(stuck);
         if waiting > 0 || look.facts.runtime(runtime).is_some_and(|runtime| runtime.last.canary_waits) {
             self.covered.add(Share { part: u64::from(held > 0), of: 1 });
         }
@@ -257,6 +265,7 @@ impl Calls {
             lost_for: nanos(lost().map(|part| part.held_for).min().unwrap_or(0)),
             lost_after: nanos(look.facts.stretch * 2),
             conduct: self.conduct.recent(),
+            workers_stuck: self.workers_stuck,
             without_cpu: self.without_cpu.recent(),
             machine: look.facts.machine.recent(),
             cpus: look.facts.cpus,

@@ -2,6 +2,7 @@
 
 use super::{LIKELY, SURE, Verdict, nanos};
 use crate::cause::{Action, Cause};
+use crate::counted::Counted;
 use crate::facts::{Facts, OpFacts};
 use crate::incident::Culprit;
 
@@ -34,12 +35,16 @@ pub(crate) fn judge(facts: &Facts) -> Verdict {
 /// How long the calls of an op executed, where that is long, unlike before, and no fault of the pool; otherwise 0.
 fn slow_time(op: &OpFacts) -> u64 {
     let recent = op.counted.recent();
-    let before = op.history.since(recent);
     let mean = recent.execution_time.checked_div(recent.ended).unwrap_or(0);
-    let usual = before.execution_time.checked_div(before.ended);
-    let as_usual = before.ended >= CALLS && usual.is_some_and(|usual| mean * 100 < usual * SLOWER);
     let starved = recent.queue_wait * 5 > recent.execution_time;
-    if recent.ended < CALLS || mean < LONG || as_usual || starved { 0 } else { recent.execution_time }
+    if recent.ended < CALLS || mean < LONG || starved {
+        return 0;
+    }
+    // Without a history nobody knows whether it was ever faster.
+    let usual = |before: Counted| before.execution_time.checked_div(before.ended).filter(|_| before.ended >= CALLS);
+    let slower = |now: u64, before: Counted| usual(before).is_some_and(|usual| now * 100 >= usual * SLOWER);
+    let lately = op.counted.now.execution_time.checked_div(op.counted.now.ended).unwrap_or(0);
+    if slower(mean, op.history.since(recent)) || slower(lately, op.counted.before) { recent.execution_time } else { 0 }
 }
 
 /// How long the calls of an op were on their way, where that is what they mostly did; otherwise 0.

@@ -10,7 +10,8 @@ pub(crate) mod wait;
 pub(crate) mod workers;
 
 use crate::cause::{Action, Cause, Effect};
-use crate::incident::{Advice, Culprit, Diagnosis, Phases, Suspect, Victim};
+use crate::incident::{Advice, Culprit, Diagnosis, Incident, Phases, Suspect, Victim};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The deciding figure was read.
@@ -33,6 +34,8 @@ pub(crate) struct Verdict {
     pub(crate) action: Action,
     pub(crate) advice: String,
     pub(crate) period: Option<Duration>,
+    /// Nobody was seen to wait because of it.
+    pub(crate) harmless: bool,
 }
 
 impl Verdict {
@@ -48,6 +51,7 @@ impl Verdict {
             action: Action::None,
             advice: String::new(),
             period: None,
+            harmless: false,
         }
     }
 
@@ -109,6 +113,17 @@ pub(crate) fn period_of(beginnings: impl IntoIterator<Item = u64>) -> Option<u64
         distances.iter().copied().filter(|distance| distance.abs_diff(usual) * 100 <= usual * EVEN).collect();
     // One that was missed, or came in between, does not hide the others.
     (even.len() * 5 >= distances.len() * 4 && usual > 0).then(|| even.iter().sum::<u64>() / even.len() as u64)
+}
+
+/// Of the incidents that make up the largest delay, all of the same cause and op taken together, the latest.
+pub(crate) fn worst(incidents: &[Arc<Incident>]) -> Option<&Arc<Incident>> {
+    let alike =
+        |a: &Incident, b: &Incident| (a.cause, a.op, a.location, a.runtime) == (b.cause, b.op, b.location, b.runtime);
+    let delay =
+        |of: &Incident| incidents.iter().filter(|other| alike(of, other)).map(|other| other.delay).sum::<Duration>();
+    let harmful = || incidents.iter().filter(|incident| !incident.is_harmless());
+    // Of equal delays the last one is taken.
+    harmful().max_by_key(|incident| (delay(incident), incident.opened_after))
 }
 
 /// A number and its noun, in one or in many.

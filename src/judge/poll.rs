@@ -29,6 +29,8 @@ pub(crate) struct Around {
     pub(crate) parked: u64,
     /// How late its timers were.
     pub(crate) beat_late: u64,
+    /// Polls that were overdue at once on it, of whichever op.
+    pub(crate) stuck: u64,
     /// Tasks in the queue that all workers share.
     pub(crate) depth: u64,
     /// Its worker is the thread that calls `block_on`.
@@ -38,10 +40,14 @@ pub(crate) struct Around {
     pub(crate) same_address: u64,
     /// Watched calls were executing, or polls of others overdue, who could hold a lock.
     pub(crate) others: bool,
+    /// At every look some worker was parked, so there was one for all that there was to do.
+    pub(crate) spared: bool,
     /// All calls of the runtime's pool were held, so that `block_in_place` found no thread.
     pub(crate) pool_full: bool,
 }
 
+/// A worker that is missing for so long is missed.
+const SERIOUS: u64 = 1_000_000_000;
 /// By so much timers must be late to be an effect.
 const LATE: u64 = 25_000_000;
 
@@ -71,8 +77,9 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
         .effect(Effect::DriverHeld, late && multi && around.parked > 0)
         .effect(Effect::LifoVictim, !victims.is_empty() && multi && around.parked > 0)
         .effect(Effect::HandOffLost, around.pool_full && detail != "computing" && multi)
-        .effect(Effect::WorkersBlocked, (around.workers > 0 && now >= around.workers) || around.depth > 0);
+        .effect(Effect::WorkersBlocked, around.stuck.max(now) >= around.workers.max(1) || around.depth > 0);
     verdict.victims = victims;
+    verdict.harmless = around.spared && verdict.victims.is_empty() && !late && age < SERIOUS;
     verdict
 }
 

@@ -111,5 +111,5 @@ fn event(span: &Span, incident: &Incident, state: &'static str) {
             )
         };
     }
-    span.in_scope(|| if state == "closed" { emit!(info) } else { emit!(warn) });
+    span.in_scope(|| if state == "closed" || incident.harmless { emit!(info) } else { emit!(warn) });
 }

@@ -17,6 +17,8 @@ const UNPOLLED_FOR: u64 = 1_000_000_000;
 /// So many polls or waits that a lack of CPU explains, or so many times the threshold of a single one.
 const EXCUSED: u64 = 5;
 const EXCUSED_TIMES: u64 = 20;
+/// Stops count together that lie this close.
+const STOPS_WITHIN: u64 = 250_000_000;
 /// A first thread that an op has not given back is told after so many windows; after one where it is a good part of the pool.
 const LOST_WINDOWS: u64 = 6;
 const LOST_PART: u64 = 4;
@@ -27,7 +29,8 @@ impl Tracker {
     /// Each once.
     pub(super) fn keys(&self, sample: &Sample, fresh: &[Counted], excused: Excused) -> Vec<Key> {
         let mut keys = Vec::new();
-        if sample.stop.is_some_and(|stop| stop.to - stop.from >= sample.queue_wait_limit) {
+        let lately = sample.now.saturating_sub(STOPS_WITHIN);
+        if sample.stop.is_some() && sample.stops.since(lately) >= sample.queue_wait_limit {
             keys.push(Key::Process);
         }
         let lately = self.facts.excused.recent();

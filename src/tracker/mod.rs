@@ -67,6 +67,8 @@ pub(crate) struct Tracker {
     open: HashMap<Key, Episode>,
     history: HashMap<Key, History>,
     closed: VecDeque<Arc<Incident>>,
+    /// Closed ones that were not reported.
+    unreported: VecDeque<Arc<Incident>>,
     /// By op: what had been counted at the last look; empty before the first.
     before: Option<Vec<Counted>>,
     /// By op: what late looks have counted, who may open nothing. It is told at the next that may.
@@ -90,6 +92,7 @@ impl Tracker {
             open: HashMap::new(),
             history: HashMap::new(),
             closed: VecDeque::new(),
+            unreported: VecDeque::new(),
             before: None,
             withheld: Vec::new(),
             unopened: 0,
@@ -112,9 +115,9 @@ impl Tracker {
         (self.unopened, self.muted)
     }
 
-    /// The reported ones, by id: those that are open and the most recent closed ones.
+    /// Those that are open and the most recent closed ones, the reported ones among them by id, the others first.
     pub(crate) fn incidents(&self) -> Vec<Arc<Incident>> {
-        let mut all: Vec<_> = self.closed.iter().cloned().collect();
+        let mut all: Vec<_> = self.unreported.iter().chain(&self.closed).cloned().collect();
         all.extend(self.open.iter().filter_map(|(key, episode)| {
             episode.incident(&self.facts, self.started, State::Open, &self.causes_but(*key))
         }));
@@ -229,16 +232,18 @@ impl Tracker {
         for key in over {
             let others = self.causes_but(key);
             let Some(episode) = self.open.remove(&key) else { continue };
-            match episode.incident(&self.facts, self.started, State::Closed, &others) {
-                Some(incident) => {
-                    if self.closed.len() == KEPT {
-                        self.closed.pop_front();
-                    }
-                    self.closed.push_back(Arc::clone(&incident));
-                    changes.push(IncidentChange::Closed(incident));
-                }
-                None => self.history.entry(key).or_default().carried += episode.calls(),
+            let incident = episode.incident(&self.facts, self.started, State::Closed, &others);
+            let kept = if episode.is_reported() {
+                changes.extend(incident.clone().map(IncidentChange::Closed));
+                &mut self.closed
+            } else {
+                self.history.entry(key).or_default().carried += episode.calls();
+                &mut self.unreported
+            };
+            if kept.len() == KEPT {
+                kept.pop_front();
             }
+            kept.extend(incident);
         }
         // A kind of which nothing was seen for so long starts afresh: the memory is of what happens, not of what did.
         let within = |at: Option<&u64>, so_long| at.is_some_and(|&at| at.saturating_add(so_long) > now);

@@ -60,6 +60,8 @@ pub(crate) struct Pool {
     pub(crate) uncovered: bool,
     /// Jobs of other ops that have been executing, perhaps on the same pool.
     pub(crate) other_jobs: u64,
+    /// Workers stand still that have nobody to hand their work over to.
+    pub(crate) workers_stuck: bool,
     /// What has ended, of all its ops.
     pub(crate) counted: Counted,
     /// What the op that holds most of the threads has counted since the process started.
@@ -98,6 +100,7 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
             .or_else(|| pool.nothing_ends(first))
             .or_else(|| pool.no_cpu(first)),
     });
+    let hidden = steps.as_ref().is_some_and(|verdict| verdict.cause == Cause::PoolSaturated);
     let mut verdict = match (steps, first) {
         (Some(verdict), _) => verdict,
         (None, Some(first)) => pool.saturated(first),
@@ -105,16 +108,16 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
     };
     let waiting = pool.tell_waiting();
     verdict.evidence = if verdict.evidence.is_empty() { waiting } else { format!("{waiting}; {}", verdict.evidence) };
-    let of_holder = matches!(verdict.cause, Cause::PoolSaturated | Cause::PoolLeak | Cause::PoolDeadlock)
-        || (verdict.cause == Cause::Undetermined && verdict.detail == Some(NOTHING_ENDS));
     // Who is not found at fault is not named for it.
-    let of_holder = of_holder && first.is_some();
+    let found = matches!(verdict.cause, Cause::PoolSaturated | Cause::PoolLeak | Cause::PoolDeadlock);
+    let of_holder = first.is_some() && (found && !hidden || verdict.detail == Some(NOTHING_ENDS));
     if verdict.cause == Cause::PoolDeadlock {
         verdict.culprits.extend(pool.nest.as_ref().map(|nest| nest.outer.clone()));
-    } else if verdict.cause != Cause::PoolStalled && verdict.cause != Cause::CpuContention {
+    } else if of_holder {
         verdict.culprits = culprits;
     }
     verdict.victims = victims;
+    verdict = verdict.effect(Effect::HandOffLost, pool.workers_stuck);
     (verdict, of_holder)
 }
 
@@ -322,8 +325,7 @@ impl Pool {
     /// Nothing moves, and for longer than usual.
     fn nothing_ends(&self, first: &Culprit) -> Option<Verdict> {
         let as_usual = self.usual().is_some_and(|usual| first.oldest <= usual.saturating_mul(AS_USUAL));
-        let young = self.usual().is_none() && first.oldest < self.lost_after;
-        if self.counted.ended > 0 || as_usual || young {
+        if self.counted.ended > 0 || as_usual {
             return None;
         }
         let evidence = format!("{}; none has ended lately", self.tell_holder(first));
