@@ -193,3 +193,6 @@ impl<'a> Group<'a> {
         }
     }
 }
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests;

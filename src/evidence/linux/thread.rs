@@ -122,3 +122,6 @@ fn parse_call<'a>(number: &str, fields: impl Iterator<Item = &'a str>) -> Option
     let (stack, instruction) = (words.next()??, words.next()??);
     Some(SystemCall { number, arguments, stack, instruction, name: calls::name(number) })
 }
+
+#[cfg(all(test, not(starvation_loom)))]
+pub(super) mod tests;

@@ -33,6 +33,7 @@ fn seen_of(tid: u32) -> (Futex, Shape) {
         {
             return (futex, SHAPES.of(tid, &call));
         }
+        assert!(now.is_some(), "it has ended and not slept");
         last = now;
         thread::sleep(Duration::from_millis(5));
     }
