@@ -3,7 +3,7 @@
 use super::{read, tick};
 use crate::evidence::{Host, Stall};
 
-/// Some 60 us on two CPUs; the kernel writes out every interrupt, so it grows with the machine to a millisecond.
+/// Some 6 us on two CPUs; the kernel writes out every interrupt of every CPU, so it grows with the machine.
 pub(crate) fn host() -> Option<Host> {
     parse_stat(&read("/proc/stat")?, tick()?)
 }
