@@ -28,6 +28,7 @@ use super::{read, thread};
 use crate::evidence::{Futex, Inside, Shape, SystemCall};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 /// The second part of an operation's number.
 const PRIVATE: u32 = 0x80;
@@ -41,6 +42,9 @@ const OF_JOIN: u32 = WAIT_BITSET | CLOCK_REALTIME;
 const WRITER_HOLDS: u32 = 0x7fff_ffff;
 /// The state of a parker of `std` whose thread is parked.
 const PARKED: u32 = u32::MAX;
+
+/// How long a thread is given to fall asleep where it should.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where a wait was called from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +67,16 @@ impl Shapes {
     /// Starts sixteen threads, one after the other, that wait for a moment: some 10 ms, and 100 ms for each of them at
     /// worst. Where a thread cannot be started or a place not be found, the answers are unknown later on.
     pub(crate) fn learn() -> Self {
+        Self::learn_within(PATIENCE)
+    }
+
+    fn learn_within(patience: Duration) -> Self {
         let mut shapes = Self { sites: Vec::new(), memory: File::open("/proc/self/mem").ok() };
         // Elsewhere the place that a call returns to is not kept where it is looked for here.
         if cfg!(target_arch = "x86_64") && shapes.memory.is_some() {
             let code = Code::read();
             trials::run(&mut |trial| {
-                let site = shapes.watch(trial)?;
+                let site = shapes.watch(trial, patience)?;
                 // What is no address of code is not what it is taken for.
                 site.caller.is_none_or(|caller| code.has(caller)).then(|| shapes.sites.push((site, trial.wait.shape)))
             });
@@ -105,8 +113,8 @@ impl Shapes {
     }
 
     /// Waits until the trial's thread sleeps where it should.
-    fn watch(&self, trial: &Trial) -> Option<Site> {
-        trial.until_asleep(|call| {
+    fn watch(&self, trial: &Trial, patience: Duration) -> Option<Site> {
+        trial.until_asleep(patience, |call| {
             let caller = self.caller(call)?;
             let Inside::Call(now) = thread::inside(trial.tid) else { return None };
             let caller = (!trial.wait.instruction_suffices).then_some(caller);

@@ -185,7 +185,7 @@ fn a_thread_that_sleeps_gives_its_cpu_away_of_itself_and_fresh_memory_is_a_fault
     let Some(tid) = thread_id() else { panic!("a thread has an id") };
     let before = thread_counters(tid);
     thread::sleep(Duration::from_millis(1));
-    let memory = vec![1_u8; 8 << 20];
+    let memory = std::hint::black_box(vec![1_u8; 8 << 20]);
     let after = thread_counters(tid);
     assert!(after.is_some_and(|after| after.voluntary_switches.is_some() && after.major_faults.is_some()));
     let more = |f: fn(ThreadCounters) -> Option<u64>| after.and_then(f) > before.and_then(f);
