@@ -1,7 +1,7 @@
 //! What the kernel tells. Unknown is `None`, never 0.
 //!
 //! All of it is pure reading, but [`can_start_thread`] and [`Shapes::learn`], which start threads. Each function says what
-//! it costs; nothing here is for a thread that is watched but [`thread_id`].
+//! it costs on an idle machine; nothing here is for a thread that is watched but [`thread_id`].
 
 #![allow(dead_code, unused_imports, reason = "what is told is more than what has been asked so far")]
 
@@ -46,7 +46,7 @@ impl CpuTime {
     }
 }
 
-/// How many CPUs this process may use at once. Some 50 us on Linux, since quotas are read.
+/// How many CPUs this process may use at once. Some 13 us on Linux, since quotas are read.
 pub(crate) fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
@@ -55,7 +55,7 @@ pub(crate) fn cpus() -> u64 {
 /// has left, and none is left that the threads which are refused would be given.
 const USUAL_STACK: usize = (2 << 20) + (64 << 10);
 
-/// Whether a thread can be started now. It tries, and waits for the thread's end: dear, 50 us and as long as there is no
+/// Whether a thread can be started now. It tries, and waits for the thread's end: dear, 15 us and as long as there is no
 /// CPU, and the thread counts against the very limit that is asked after. Only under suspicion.
 pub(crate) fn can_start_thread() -> Result<(), ErrorKind> {
     let thread = std::thread::Builder::new().name("starvation-try".into()).stack_size(USUAL_STACK).spawn(|| {});

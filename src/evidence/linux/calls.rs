@@ -169,3 +169,55 @@ impl Futex {
         matches!(self.command(), LOCK_PI | LOCK_PI2)
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64", target_pointer_width = "64", not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_numbers_are_those_of_the_c_library() {
+        for (number, known) in [
+            (libc::SYS_read, "read"),
+            (libc::SYS_open, "open"),
+            (libc::SYS_openat, "openat"),
+            (libc::SYS_poll, "poll"),
+            (libc::SYS_pread64, "pread64"),
+            (libc::SYS_futex, "futex"),
+            (libc::SYS_futex_waitv, "futex_waitv"),
+            (libc::SYS_clock_nanosleep, "clock_nanosleep"),
+            (libc::SYS_epoll_wait, "epoll_wait"),
+            (libc::SYS_epoll_pwait, "epoll_pwait"),
+            (libc::SYS_epoll_pwait2, "epoll_pwait2"),
+            (libc::SYS_recvfrom, "recvfrom"),
+            (libc::SYS_accept4, "accept4"),
+            (libc::SYS_fsync, "fsync"),
+            (libc::SYS_flock, "flock"),
+            (libc::SYS_wait4, "wait4"),
+            (libc::SYS_vfork, "vfork"),
+            (libc::SYS_clone3, "clone3"),
+            (libc::SYS_madvise, "madvise"),
+            (libc::SYS_munmap, "munmap"),
+            (libc::SYS_io_uring_enter, "io_uring_enter"),
+            (libc::SYS_getdents64, "getdents64"),
+            (libc::SYS_newfstatat, "newfstatat"),
+            (libc::SYS_statx, "statx"),
+            (libc::SYS_rename, "rename"),
+            (libc::SYS_restart_syscall, "restart_syscall"),
+        ] {
+            assert_eq!(name(number as u64), Some(known));
+        }
+        assert_eq!([name(NONE), name(9_999)], [None, None]);
+    }
+
+    #[test]
+    fn no_two_calls_have_the_same_name_or_number() {
+        let distinct = |numbers: Vec<u64>| {
+            let there: Vec<_> = numbers.into_iter().filter(|number| *number != NONE).collect();
+            there.iter().collect::<HashSet<_>>().len() == there.len()
+        };
+        assert!(distinct(CALLS.iter().map(|(_, number, _)| *number).collect()));
+        assert!(distinct(CALLS.iter().map(|(.., number)| *number).collect()));
+        assert_eq!(CALLS.iter().map(|(name, ..)| *name).collect::<HashSet<_>>().len(), CALLS.len());
+    }
+}

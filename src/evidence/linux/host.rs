@@ -3,7 +3,7 @@
 use super::{read, tick};
 use crate::evidence::{Host, Stall};
 
-/// Some 60 us on two CPUs; the kernel writes out every interrupt, so it grows with the machine to a millisecond.
+/// Some 6 us on two CPUs; the kernel writes out every interrupt of every CPU, so it grows with the machine.
 pub(crate) fn host() -> Option<Host> {
     parse_stat(&read("/proc/stat")?, tick()?)
 }
@@ -30,4 +30,47 @@ pub(super) fn parse_pressure(text: &str) -> Stall {
         total.parse::<u64>().ok()?.checked_mul(1_000)
     };
     Stall { some: total("some"), full: total("full") }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::super::thread::tests::any_text;
+    use super::*;
+    use proptest::prelude::*;
+
+    const STAT: &str = "cpu  10 2 3 100 5 1 1 7 4 0\ncpu0 5 1 1 50 2 0 0 3 2 0\ncpu1 5 1 2 50 3 1 1 4 2 0\nintr 9\n";
+    const PRESSURE: &str = "some avg10=0.13 avg60=0.16 avg300=0.16 total=67010729\nfull avg10=0.10 avg60=0.11 avg300=0.13 total=26863266\n";
+
+    #[test]
+    fn a_machines_time_is_busy_idle_or_stolen() {
+        let host = Host { busy: Some(170), idle: Some(1_050), steal: Some(70), cpus: Some(2) };
+        assert_eq!(parse_stat(STAT, 10), Some(host));
+        // An old kernel, or a container's own idea of the file.
+        let short = Host { busy: None, idle: None, steal: None, cpus: None };
+        assert_eq!(parse_stat("cpu  10 2 3", 10), Some(short));
+        assert_eq!(parse_stat("cpu0 1 2 3\n", 10), None);
+        let huge = format!("cpu  {max} {max} 1 1 1 1 1 1", max = u64::MAX);
+        assert_eq!(parse_stat(&huge, 10).map(|host| (host.busy, host.idle)), Some((None, Some(20))));
+    }
+
+    #[test]
+    fn pressure_is_in_nanoseconds() {
+        let both = Stall { some: Some(67_010_729_000), full: Some(26_863_266_000) };
+        assert_eq!(parse_pressure(PRESSURE), both);
+        assert_eq!(parse_pressure("some avg10=0.00 total=5\n"), Stall { some: Some(5_000), full: None });
+        assert_eq!(parse_pressure("something total=5\nfull total=x\n"), Stall::default());
+    }
+
+    #[test]
+    fn this_machine_tells_of_its_cpus() {
+        let Some(host) = host() else { panic!("it has the file") };
+        assert!(host.busy.is_some() && host.idle.is_some() && host.cpus >= Some(1), "{host:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_parser_panic(stat in any_text(STAT), pressure in any_text(PRESSURE), tick in any::<u64>()) {
+            let _ = (parse_stat(&stat, tick), parse_pressure(&pressure));
+        }
+    }
 }

@@ -24,7 +24,7 @@ use std::path::Path;
 /// No file that is read here is longer on any machine; what is longer is cut off.
 const LONGEST: u64 = 1 << 20;
 
-/// The text of a file: 6 us if it is short. Names of threads may be cut in the middle of a character, so it need not be
+/// The text of a file: 2 to 4 us if it is short. Names of threads may be cut in the middle of a character, so it need not be
 /// all text.
 fn read(path: impl AsRef<Path>) -> Option<String> {
     let mut bytes = Vec::with_capacity(1_024);

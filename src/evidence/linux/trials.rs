@@ -9,8 +9,6 @@ use std::sync::{Barrier, Condvar, Mutex, Once, OnceLock, PoisonError, RwLock, mp
 use std::thread::{Builder, Scope, ScopedJoinHandle, park, park_timeout};
 use std::time::{Duration, Instant};
 
-/// How long a thread is given to fall asleep where it should.
-const PATIENCE: Duration = Duration::from_millis(100);
 const BETWEEN_TRIES: Duration = Duration::from_micros(50);
 /// For waits with a timeout: longer than any trial.
 const LONG: Duration = Duration::from_secs(1_000);
@@ -43,10 +41,10 @@ impl Wait {
 }
 
 impl Trial {
-    /// Asks `f` about the call that the thread sleeps in once it sleeps where it should.
-    pub(super) fn until_asleep<R>(&self, mut f: impl FnMut(&SystemCall) -> Option<R>) -> Option<R> {
+    /// Asks `f` about the call that the thread sleeps in once it sleeps where it should. Gives up in the end.
+    pub(super) fn until_asleep<R>(&self, patience: Duration, mut f: impl FnMut(&SystemCall) -> Option<R>) -> Option<R> {
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < patience {
             let doing = thread::doing(self.tid);
             if let Some(Doing { state: RunState::Asleep, inside: Inside::Call(call) }) = &doing
                 && self.is_there(call)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(1_000);
 
-static SHAPES: LazyLock<Shapes> = LazyLock::new(Shapes::learn);
+static SHAPES: LazyLock<Shapes> = LazyLock::new(|| Shapes::learn_within(LONG));
 
 /// The wait of a thread once it sleeps at a futex, and its shape. The thread is left as it is: it waits for ever.
 fn seen(wait: impl FnOnce() + Send + 'static) -> (Futex, Shape) {
@@ -33,6 +33,7 @@ fn seen_of(tid: u32) -> (Futex, Shape) {
         {
             return (futex, SHAPES.of(tid, &call));
         }
+        assert!(now.is_some(), "it has ended and not slept");
         last = now;
         thread::sleep(Duration::from_millis(5));
     }
