@@ -11,6 +11,7 @@ use crate::lately::{Plus, Share};
 use crate::pause::Pauses;
 use crate::slot::Activity;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 /// How many are asked after in one look. The others stand as they stood.
 const ASKED: usize = 128;
@@ -100,7 +101,7 @@ impl Pollers {
             || now.saturating_sub(poller.asked_at) >= poller.asked_at.saturating_sub(start) / ASKED_AGAIN;
         if due && self.asked < ASKED {
             self.asked += 1;
-            poller.ask(start, now, stops, Some(&mut self.sleeps));
+            poller.ask(start, now, stops, Some(&self.sleeps));
         }
         poller.first.map(|_| poller.waited.saturating_add(stops.since(start)))
     }
@@ -136,7 +137,7 @@ impl Pollers {
 
 impl Poller {
     /// Asks the kernel how the poll that began at `start` has fared. Without `sleeps` it is over.
-    fn ask(&mut self, start: u64, now: u64, stops: &Pauses, sleeps: Option<&mut Sleeps>) {
+    fn ask(&mut self, start: u64, now: u64, stops: &Pauses, sleeps: Option<&Sleeps>) {
         self.asked_at = now;
         let Some(mut time) = self.tid.and_then(evidence::cpu_time) else { return };
         // What the thread wants or does now is not what a poll that is over did.
@@ -197,14 +198,19 @@ fn conduct_since(before: &CpuTime, at: u64, time: &CpuTime, now: u64, asleep: Op
 
 /// Tells what threads sleep in.
 #[derive(Debug, Default)]
-pub(crate) struct Sleeps {
-    /// Learnt when it is first needed.
-    shapes: Option<Shapes>,
-}
+pub(crate) struct Sleeps;
+
+/// Learnt once in a process.
+static SHAPES: OnceLock<Shapes> = OnceLock::new();
 
 impl Sleeps {
+    /// Learns how different waits look, which takes some milliseconds: not to be done in the middle of an incident.
+    pub(crate) fn learn() {
+        SHAPES.get_or_init(Shapes::learn);
+    }
+
     /// What the thread sleeps in; none where it does not, or nobody tells.
-    pub(crate) fn of(&mut self, tid: u32) -> Option<Asleep> {
+    pub(crate) fn of(&self, tid: u32) -> Option<Asleep> {
         let doing = evidence::doing(tid)?;
         let Inside::Call(call) = doing.inside else {
             let in_kernel = doing.state == RunState::Blocked && doing.inside == Inside::NoCall;
@@ -218,7 +224,7 @@ impl Sleeps {
                 None => Asleep::Call("a system call"),
             });
         };
-        Some(match self.shapes.get_or_insert_with(Shapes::learn).of(tid, &call) {
+        Some(match SHAPES.get().map_or(Shape::Unknown, |shapes| shapes.of(tid, &call)) {
             Shape::Lock | Shape::Once => Asleep::Lock(futex.address),
             Shape::Park => Asleep::Park,
             Shape::Join(_) => Asleep::Call("join"),
@@ -237,7 +243,7 @@ pub(crate) struct PoolThread {
 impl PoolThread {
     /// Of how much time since the last look the thread had no CPU, and what it did; nothing where it is another one than
     /// then. A wait that has been over several looks is told when it is over, so the part can be more than the whole of one.
-    pub(crate) fn look(&mut self, tid: Option<u32>, now: u64, sleeps: &mut Sleeps) -> (Share, Conduct) {
+    pub(crate) fn look(&mut self, tid: Option<u32>, now: u64, sleeps: &Sleeps) -> (Share, Conduct) {
         let last = self.last.take();
         let Some((tid, time)) = tid.and_then(|tid| Some((tid, evidence::cpu_time(tid)?))) else {
             return Default::default();
@@ -320,12 +326,12 @@ mod tests {
 
     #[test]
     fn a_share_is_of_one_thread_between_two_looks() {
-        let (mut thread, mut sleeps, tid) = (PoolThread::default(), Sleeps::default(), evidence::thread_id());
-        assert_eq!(thread.look(tid, 1_000, &mut sleeps).0, Share::default());
-        let (share, conduct) = thread.look(tid, 5_000, &mut sleeps);
+        let (mut thread, sleeps, tid) = (PoolThread::default(), Sleeps, evidence::thread_id());
+        assert_eq!(thread.look(tid, 1_000, &sleeps).0, Share::default());
+        let (share, conduct) = thread.look(tid, 5_000, &sleeps);
         assert_eq!((share.of, conduct.of, conduct.manner()), (4_000, 4_000, Some(crate::conduct::Manner::Computing)));
-        assert_eq!(thread.look(None, 6_000, &mut sleeps).0, Share::default());
-        assert_eq!(thread.look(tid, 7_000, &mut sleeps).0, Share::default());
+        assert_eq!(thread.look(None, 6_000, &sleeps).0, Share::default());
+        assert_eq!(thread.look(tid, 7_000, &sleeps).0, Share::default());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::evidence::{self, Baseline, Process, Witness};
 use crate::facts::Facts;
 use crate::figures::count;
 use crate::incident::{Incident, IncidentChange};
+use crate::poller::Sleeps;
 use crate::rouse;
 use crate::runtimes::Watched;
 use crate::sample::{Machine, ObserverFigures, RuntimeSample, Sample, Stop};
@@ -97,6 +98,7 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
     // What is counted from here on is this detector's; the calibration comes second, since it takes a while.
     watchdog.look(shared, clock::now(), false);
     clock::calibrate();
+    Sleeps::learn();
     while let Some((now, late)) = watchdog.sleep(shared) {
         watchdog.look(shared, now, late);
     }

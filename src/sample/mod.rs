@@ -94,7 +94,7 @@ impl Sample {
         }
         let queued = |op: &OpSample| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0;
         let asked = executing.filter(|_| self.ops.iter().any(queued));
-        (self.without_cpu, self.pool_conduct) = self.pool_thread.look(asked, now, &mut self.pollers.sleeps);
+        (self.without_cpu, self.pool_conduct) = self.pool_thread.look(asked, now, &self.pollers.sleeps);
         let (ops, stops) = (&mut self.ops, &self.stops);
         self.pollers.ended(now, stops, |over| {
             if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == over.op) {
