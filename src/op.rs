@@ -58,6 +58,8 @@ pub(crate) struct Op {
 #[derive(Debug)]
 pub(crate) struct Waits {
     pub(crate) pending: Ages,
+    /// Waits that have been woken and not been polled since, by when they were woken.
+    pub(crate) woken: Ages,
     pub(crate) duration: Durations,
     /// Waits that ended over the limit, and what they took.
     pub(crate) long: AtomicU64,
@@ -96,8 +98,8 @@ impl Op {
         self.waits.get_or_init(|| {
             let [long, long_time, dropped, unpolled] = [const { AtomicU64::new(0) }; 4];
             let [waiter, holder] = [const { AtomicU32::new(0) }; 2];
-            let (pending, duration) = (Ages::new(), Durations::new());
-            Box::new(Waits { pending, duration, long, long_time, dropped, unpolled, waiter, holder })
+            let (pending, woken, duration) = (Ages::new(), Ages::new(), Durations::new());
+            Box::new(Waits { pending, woken, duration, long, long_time, dropped, unpolled, waiter, holder })
         })
     }
 

@@ -206,7 +206,7 @@ impl OpSnapshot {
             queued: op.queued.waiting(),
             executing: calls.map_or(0, CallFigures::executing),
             oldest_queued: op.queued.oldest().map(age),
-            pending_waits: waits.map_or(0, |waits| waits.pending.waiting()),
+            pending_waits: waits.map_or(0, |waits| waits.pending.waiting() + waits.woken.waiting()),
             oldest_wait: waits.and_then(|waits| waits.pending.oldest()).map(age),
             outcomes: calls.map_or_else(Outcomes::default, |calls| Outcomes {
                 returned: read(&calls.returned),

@@ -12,7 +12,9 @@ use pin_project_lite::pin_project;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 /// Watches a future that waits for a resource, such as `semaphore.acquire()` or `pool.get()`.
 ///
@@ -22,8 +24,8 @@ use std::task::{Context, Poll};
 ///
 /// # Performance
 ///
-/// Two clock readings, and a handful of counters per wait that is not ready at once; no allocation outside of watched
-/// futures that are nested.
+/// Two clock readings, a handful of counters and one allocation a wait, for its waker; one more where watched futures are
+/// nested.
 ///
 /// # Cancel safety
 ///
@@ -86,35 +88,118 @@ fn current_op() -> Option<u32> {
     slot::own().and_then(slot::Own::innermost)
 }
 
-/// A wait that is pending. Ends it when dropped.
+/// Tells when a pending wait is woken: what it waits for is probably there then, and it is whoever polls the wait that is
+/// late.
+#[derive(Debug)]
+struct Bell {
+    op: &'static Op,
+    since: u64,
+    /// [`PENDING`], when it was woken, or [`SILENT`]. Whoever moves it on from a value does what that value's end means.
+    rung: AtomicU64,
+    /// Of the task.
+    waker: Waker,
+}
+
+/// It is counted among those that are pending.
+const PENDING: u64 = 0;
+/// It is being polled, or gone: counted nowhere.
+const SILENT: u64 = u64::MAX;
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let (waits, now) = (self.op.waits(), clock::now());
+        // First counted, so that whoever finds it rung finds it counted, too.
+        waits.woken.enter(now);
+        // AcqRel: who silences it sees what was counted before.
+        match self.rung.compare_exchange(PENDING, now, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => waits.pending.leave(self.since),
+            Err(_) => waits.woken.leave(now),
+        }
+        self.waker.wake_by_ref();
+    }
+}
+
+impl Bell {
+    fn new(op: &'static Op, since: u64, waker: &Waker) -> Arc<Self> {
+        Arc::new(Self { op, since, rung: AtomicU64::new(SILENT), waker: waker.clone() })
+    }
+
+    /// It is pending from here on.
+    fn hang(&self) {
+        self.op.waits().pending.enter(self.since);
+        // Release: pairs with the exchange of `wake_by_ref`.
+        self.rung.store(PENDING, Ordering::Release);
+    }
+
+    /// It is not pending any more, or for now.
+    fn silence(&self) {
+        let waits = self.op.waits();
+        match self.rung.swap(SILENT, Ordering::AcqRel) {
+            SILENT => {}
+            PENDING => waits.pending.leave(self.since),
+            rung => waits.woken.leave(rung),
+        }
+    }
+}
+
+/// A wait that has been polled. Ends it when dropped.
 #[derive(Debug)]
 struct Pending {
     op: &'static Op,
     since: u64,
-    enclosing: Enclosing,
+    bell: Arc<Bell>,
+    /// What the wrapped future is given to wake.
+    waker: Waker,
+    /// Those that wait, once it has been pending.
+    enclosing: Option<Enclosing>,
     /// What it waits for is there.
     ready: bool,
 }
 
 impl Pending {
-    fn begin(op: &'static Op, since: u64) -> Self {
+    fn new(op: &'static Op, since: u64, waker: &Waker) -> Self {
+        let bell = Bell::new(op, since, waker);
+        let waker = Waker::from(Arc::clone(&bell));
+        Self { op, since, bell, waker, enclosing: None, ready: false }
+    }
+
+    /// The task that is about to poll it is the one to be woken.
+    fn wake_to(&mut self, waker: &Waker) {
+        self.bell.silence();
+        if !self.bell.waker.will_wake(waker) {
+            self.bell = Bell::new(self.op, self.since, waker);
+            self.waker = Waker::from(Arc::clone(&self.bell));
+        }
+    }
+
+    /// It is pending.
+    fn wait(&mut self) {
+        self.bell.hang();
+        if self.enclosing.is_some() {
+            return;
+        }
         let enclosing = Enclosing::current();
-        op.waits().pending.enter(since);
         if let Some(waiter) = current_op() {
-            op::note(&op.waits().waiter, waiter);
+            op::note(&self.op.waits().waiter, waiter);
         }
         rouse::rouse();
-        enclosing.change(Change { waits: 1, ..Change::default() }, since);
-        Self { op, since, enclosing, ready: false }
+        enclosing.change(Change { waits: 1, ..Change::default() }, self.since);
+        self.enclosing = Some(enclosing);
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         let now = clock::now();
+        self.bell.silence();
         let waits = self.op.waits();
-        waits.pending.leave(self.since);
-        self.enclosing.change(Change { waits: -1, ..Change::default() }, now);
+        if let Some(enclosing) = &self.enclosing {
+            enclosing.change(Change { waits: -1, ..Change::default() }, now);
+        }
         waits.ended(now.saturating_sub(self.since), self.op.queue_wait_limit());
         if !self.ready {
             count(&waits.dropped, 1);
@@ -131,19 +216,15 @@ impl<F: Future> Future for InstrumentedWait<F> {
             Some(op) => op,
             None => *this.site.op.insert(this.site.intern()),
         };
-        let asked = clock::now();
-        let polled = this.inner.poll(context);
-        match &polled {
-            Poll::Pending if this.pending.is_none() => *this.pending = Some(Pending::begin(op, asked)),
-            Poll::Pending => {}
-            Poll::Ready(_) => {
-                match this.pending.take() {
-                    Some(mut pending) => pending.ready = true,
-                    None => op.waits().ended(clock::now().saturating_sub(asked), op.queue_wait_limit()),
-                }
-                if let Some(holder) = current_op() {
-                    op::note(&op.waits().holder, holder);
-                }
+        let pending = this.pending.get_or_insert_with(|| Pending::new(op, clock::now(), context.waker()));
+        pending.wake_to(context.waker());
+        let polled = this.inner.poll(&mut Context::from_waker(&pending.waker));
+        if polled.is_pending() {
+            pending.wait();
+        } else if let Some(mut pending) = this.pending.take() {
+            pending.ready = true;
+            if let Some(holder) = current_op() {
+                op::note(&op.waits().holder, holder);
             }
         }
         polled

@@ -83,6 +83,8 @@ struct Toll {
     delay: u64,
     /// How long the oldest of what is seen now has been going on.
     longest: u64,
+    /// Something has ended that may change the verdict.
+    news: bool,
 }
 
 /// What an episode of one kind keeps.
@@ -195,7 +197,7 @@ impl Episode {
         // What waits may leave uncounted, aborted or shorter than it ran: the totals do not shrink for that.
         self.calls = self.calls.max(toll.calls);
         self.delay = self.delay.max(toll.delay);
-        if self.looks <= JUDGED_FIRST || self.looks.is_multiple_of(JUDGED_EVERY) {
+        if toll.news || self.looks <= JUDGED_FIRST || self.looks.is_multiple_of(JUDGED_EVERY) {
             self.judge(&look);
         }
         if self.reports == 0 {

@@ -38,7 +38,13 @@ impl Other {
                 (self.now, self.age) = oldest_of(&look.sample.executions, op, look.sample.now);
                 self.calls = self.calls.max(self.now);
             }
-            Key::Unfair(op) => self.calls += look.op(op).map_or(0, |(_, fresh)| fresh.unpolled),
+            Key::Unfair(op) => {
+                if let Some((op, fresh)) = look.op(op) {
+                    self.calls = (self.calls + fresh.unpolled).max(1);
+                    self.age = op.woken_age(look.sample.now);
+                    self.delay = self.delay.max(self.age);
+                }
+            }
             Key::Workers(runtime) => self.see_workers(look, runtime),
             Key::Overload(runtime) => self.see_overload(look, runtime),
             Key::Process => {
@@ -55,7 +61,7 @@ impl Other {
             _ => {}
         }
         self.longest = self.longest.max(self.age);
-        Toll { calls: self.calls, delay: self.delay.max(self.waiting()), longest: self.age }
+        Toll { calls: self.calls, delay: self.delay.max(self.waiting()), longest: self.age, news: false }
     }
 
     fn waiting(&self) -> u64 {
@@ -107,8 +113,11 @@ impl Other {
             Key::Unfair(op) => {
                 let facts = look.facts.op(op)?;
                 let since = judge::nanos(look.age(facts.unpolled_since));
-                let branch = culprit(&facts.site, "resource", 1, look.age(facts.unpolled_since), None);
-                Some((Some(facts.site), wait::never_asked(branch, facts.unpolled, since)))
+                let woken = Some(self.age).filter(|age| *age > 0);
+                let oldest = woken.unwrap_or(look.age(facts.unpolled_since));
+                let branch = culprit(&facts.site, "resource", 1, oldest, None);
+                let verdict = wait::never_asked(branch, woken.map(judge::nanos), facts.unpolled, since);
+                Some((Some(facts.site), verdict))
             }
             Key::Workers(_) => {
                 let polls = Polls {

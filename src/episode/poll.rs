@@ -74,7 +74,12 @@ impl Polls {
         if self.now > 0 {
             self.look_around(look);
         }
-        Toll { calls: self.ended + self.now, delay: self.ended_time.saturating_add(self.age), longest: self.age }
+        Toll {
+            calls: self.ended + self.now,
+            delay: self.ended_time.saturating_add(self.age),
+            longest: self.age,
+            news: self.now == 0,
+        }
     }
 
     /// What else goes on while these polls do.

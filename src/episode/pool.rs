@@ -84,7 +84,7 @@ impl Calls {
         }
         self.without_cpu.add(look.sample.without_cpu);
         self.conduct.add(look.sample.pool_conduct);
-        let (mut waiting, mut held, mut other_jobs) = (0, 0, 0);
+        let (mut waiting, mut held, mut other_jobs, mut news) = (0, 0, 0, false);
         for (op, fresh) in look.ops() {
             match look.key {
                 Key::Jobs(of) if of == op.site.index => {}
@@ -95,6 +95,7 @@ impl Calls {
                 }
                 _ => continue,
             }
+            news |= fresh.ended > 0;
             if let Some(part) = self.see_op(op, fresh, look.sample) {
                 (waiting, held) = (waiting + part.0, held + part.1);
             }
@@ -112,7 +113,7 @@ impl Calls {
         if waiting > 0 || look.facts.runtime(runtime).is_some_and(|runtime| runtime.last.canary_waits) {
             self.covered.add(Share { part: u64::from(held > 0), of: 1 });
         }
-        self.toll(canary)
+        self.toll(canary, news)
     }
 
     /// Takes in one op. Returns how many of it wait and how many execute; none where it has no part in it.
@@ -133,7 +134,7 @@ impl Calls {
         Some((op.queued, holds))
     }
 
-    fn toll(&self, canary: Option<u64>) -> Toll {
+    fn toll(&self, canary: Option<u64>, news: bool) -> Toll {
         let sum = self
             .parts
             .values()
@@ -142,7 +143,7 @@ impl Calls {
         let longest = self.parts.values().map(|part| part.age).max().unwrap_or(0);
         // Where nobody that is watched waits, the observer's own call stands for those that do.
         let (calls, delay) = if sum.0 == 0 { (1, self.canary.unwrap_or(0)) } else { sum };
-        Toll { calls, delay, longest: longest.max(canary.filter(|_| sum.0 == 0).unwrap_or(0)) }
+        Toll { calls, delay, longest: longest.max(canary.filter(|_| sum.0 == 0).unwrap_or(0)), news }
     }
 }
 

@@ -36,7 +36,7 @@ impl Waits {
             self.longest = self.longest.max(self.age);
             (self.waiter, self.holder) = (op.waiter.or(self.waiter), op.holder.or(self.holder));
         }
-        Toll { calls: self.ended + self.pending, delay: self.ended_time + self.age, longest: self.age }
+        Toll { calls: self.ended + self.pending, delay: self.ended_time + self.age, longest: self.age, news: false }
     }
 
     pub(super) fn judge(&self, look: &Look<'_>, calls: u64) -> Option<(Option<Site>, Verdict)> {

@@ -42,13 +42,18 @@ pub(crate) fn judge(waits: Waits) -> Verdict {
     verdict
 }
 
-/// A branch that is offered again and again and never asked.
-pub(crate) fn never_asked(branch: Culprit, times: u64, since: Duration) -> Verdict {
+/// A branch that never gets its turn: it was woken so long ago and not polled since, or offered and dropped so many times.
+pub(crate) fn never_asked(branch: Culprit, woken: Option<Duration>, times: u64, since: Duration) -> Verdict {
     let op = branch.op;
-    let evidence = format!("`{op}` was dropped {times} times in {since:.1?} without having been polled once");
+    let evidence = match woken {
+        Some(woken) => format!(
+            "`{op}` has been ready for {woken:.1?} and nobody polls it, while its runtime does all else in good time"
+        ),
+        None => format!("`{op}` was dropped {times} times in {since:.1?} without having been polled once"),
+    };
     let advice = format!(
-        "The branches before `{op}` are always ready and are always asked first: let `select!` choose at random (without \
-         `biased`), put the rare branch first, or give each its share by turns"
+        "Other branches are always asked first and always ready, or whoever should ask `{op}` is busy with one of them: let \
+         `select!` choose at random (without `biased`), put the rare branch first, and do long work in tasks of its own"
     );
     let mut verdict = Verdict::new(Cause::Unfair, LIKELY, evidence).advise(Action::None, advice);
     verdict.culprits.push(branch);

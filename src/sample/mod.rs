@@ -84,7 +84,7 @@ impl Sample {
         self.ops.clear();
         for op in ops::all() {
             let sample = op::of(op, now, &self.pauses);
-            self.busy |= sample.queued > 0 || sample.waits > 0;
+            self.busy |= sample.queued > 0 || sample.waits > 0 || sample.oldest_woken.is_some();
             self.ops.push(sample);
         }
         self.pollers.begin();

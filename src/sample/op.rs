@@ -32,6 +32,8 @@ pub(crate) struct OpSample {
     pub(crate) oldest_queued: Option<u64>,
     pub(crate) waits: u64,
     pub(crate) oldest_wait: Option<u64>,
+    /// Since when the oldest of its waits is ready that nobody has polled since.
+    pub(crate) oldest_woken: Option<u64>,
     pub(crate) counted: Counted,
     /// How long polls that have ended since the last look were ready to run and had no CPU.
     pub(crate) without_cpu: u64,
@@ -58,6 +60,11 @@ impl OpSample {
     /// How long its oldest wait has been pending; 0 where none is.
     pub(crate) fn wait_age(&self, now: u64) -> u64 {
         self.oldest_wait.map_or(0, |since| now.saturating_sub(since))
+    }
+
+    /// How long the oldest of its waits has been ready without being polled; 0 where none is.
+    pub(crate) fn woken_age(&self, now: u64) -> u64 {
+        self.oldest_woken.map_or(0, |since| now.saturating_sub(since))
     }
 
     /// What it has counted since `before`, and of that what a lack of CPU time explains: polls and waits that were over
@@ -116,6 +123,7 @@ pub(super) fn of(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         queued: op.queued.waiting(),
         oldest_queued: op.queued.oldest().map(arrived),
         waits: waits.map_or(0, |waits| waits.pending.waiting()),
+        oldest_woken: waits.and_then(|waits| waits.woken.oldest()).map(arrived),
         oldest_wait: waits.and_then(|waits| waits.pending.oldest()).map(arrived),
         counted: Counted::of(op),
         without_cpu: 0,

@@ -103,11 +103,24 @@ impl Tracker {
         })
     }
 
+    /// Whether a wait is offered again and again without being polled, or is ready and nobody polls it, though its runtime
+    /// does all that is ready in good time.
     fn is_unfair(&self, op: &OpSample, fresh: &Counted, sample: &Sample) -> bool {
-        fresh.unpolled > 0
+        let offered = fresh.unpolled > 0
             && self.facts.op(op.site.index).is_some_and(|facts| {
                 facts.unpolled >= UNPOLLED && sample.now.saturating_sub(facts.unpolled_since) >= UNPOLLED_FOR
-            })
+            });
+        let ready = op.woken_age(sample.now) >= UNPOLLED_FOR && self.is_prompt(op.site.runtime, sample);
+        offered || ready
+    }
+
+    /// Whether what is ready on a runtime is done in good time, as far as is known. Not where its thread may have left it.
+    fn is_prompt(&self, id: Option<tokio::runtime::Id>, sample: &Sample) -> bool {
+        let Some(facts) = self.facts.runtime(id) else { return false };
+        let late = facts.last.beat_late.is_none_or(|late| late >= sample.long_poll_limit);
+        let stuck = facts.last.frozen.iter().any(|frozen| is_stuck(frozen, sample));
+        let crowded = facts.full.recent().is_at_least(FULL) && facts.last.depth > 0;
+        !late && !stuck && !crowded && sample.overdue.is_empty()
     }
 
     /// Whether an op holds threads of a runtime's pool that it never gives back, for all that is seen.

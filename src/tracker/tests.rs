@@ -27,6 +27,7 @@ fn site(index: u32, name: &'static str, runtime: Option<runtime::Id>) -> OpSampl
         oldest_queued: None,
         waits: 0,
         oldest_wait: None,
+        oldest_woken: None,
         counted: Counted::default(),
         without_cpu: 0,
         ended_conduct: Conduct::default(),
