@@ -3,10 +3,12 @@
 use crate::op;
 use crate::parity::{self, Frozen, Parity};
 use crate::probe::canary::{Canaries, Canary, Load};
+use crate::probe::errand::Errands;
 use crate::probe::heartbeat::{Beat, Heartbeat, State};
 use crate::probe::spawned::{Fresh, Spawned};
 use crate::probe::timer;
 use crate::threads::{self, Role, Settings, Thread};
+use std::sync::Arc;
 use tokio::runtime::{Handle, RuntimeFlavor, RuntimeMetrics};
 
 /// A runtime whose workers have not moved for so long does nothing, where no heartbeat tells; and one whose heartbeat is
@@ -76,7 +78,7 @@ pub(crate) struct Sight {
 
 impl Sight {
     /// Takes some microseconds, and locks that only threads that panic hold; never for the observer's thread.
-    pub(crate) fn of(handle: &Handle) -> Self {
+    pub(crate) fn of(handle: &Handle, errands: &Arc<Errands>) -> Self {
         let timer = timer::of(handle);
         let heartbeat = Heartbeat::start(handle, timer);
         let metrics = handle.metrics();
@@ -99,8 +101,8 @@ impl Sight {
             runtime: op::runtime_number(handle.id()),
             metrics,
             heartbeat,
-            canaries: Canaries::of(handle),
-            spawned: Spawned::of(handle),
+            canaries: Canaries::of(handle, errands),
+            spawned: Spawned::of(handle, errands),
             parity: Parity::default(),
             moved_at: 0,
             seen,

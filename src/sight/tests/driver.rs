@@ -2,7 +2,6 @@
 //! workers have nothing to do. A detector must not cure what it is there to see.
 
 use super::*;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCKED: u64 = 500;
@@ -45,7 +44,7 @@ fn looking_does_not_cure_it_and_shows_it() {
         let mut shown = 0;
         let stalled = times(ROUNDS, || {
             let runtime = runtime(workers);
-            let mut sight = Sight::of(runtime.handle());
+            let mut sight = sight(&runtime);
             let stop = Arc::new(AtomicBool::new(false));
             let observer = thread::spawn({
                 let stop = Arc::clone(&stop);
@@ -80,7 +79,11 @@ fn a_task_spawned_from_outside_would_cure_it() {
         let stalled = times(ROUNDS, || {
             let runtime = runtime(workers);
             stalls(&runtime, || {
-                Spawned::of(runtime.handle()).look(clock::now(), true);
+                let errands = Arc::new(Errands::start().unwrap());
+                let mut spawned = Spawned::of(runtime.handle(), &errands);
+                while spawned.look(clock::now(), true).polled == 0 {
+                    thread::sleep(ms(1));
+                }
             })
         });
         assert!(stalled < MOST, "{stalled} of {ROUNDS} with {workers} workers: the rule would not be needed");
