@@ -73,11 +73,6 @@ fn nobody_is_stuck(sight: &mut Sight) -> bool {
     (0..8).any(|_| stuck_within(sight, ms(400)).is_none())
 }
 
-/// How many of `rounds` go so.
-fn times(rounds: usize, mut round: impl FnMut() -> bool) -> usize {
-    (0..rounds).filter(|_| round()).count()
-}
-
 /// A task that holds its worker until told; returns how to tell, and its thread.
 fn block(runtime: &Runtime) -> (mpsc::Sender<()>, Option<u32>) {
     let (release, released) = mpsc::channel();
