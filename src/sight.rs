@@ -82,10 +82,11 @@ impl Sight {
         let timer = timer::of(handle);
         let heartbeat = Heartbeat::start(handle, timer);
         let metrics = handle.metrics();
+        let workers = metrics.num_workers();
         let seen = Seen {
-            workers: metrics.num_workers(),
+            workers,
             parked: None,
-            frozen: Vec::new(),
+            frozen: Vec::with_capacity(workers),
             global_queue: 0,
             alive_tasks: 0,
             heartbeat: heartbeat.look(0),
@@ -154,8 +155,8 @@ impl Sight {
             return true;
         }
         match beat.state {
+            _ if beat.late.is_some_and(|late| late > QUIET) => !self.seen.may_be_undriven,
             // It knows its own doing from others'.
-            State::Beating if beat.late.is_some_and(|late| late > QUIET) => !self.seen.may_be_undriven,
             State::Beating => beat.active,
             // Nothing else there moves the workers.
             State::NoTimer | State::ClockPaused => now.saturating_sub(self.moved_at) < QUIET,
