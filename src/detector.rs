@@ -6,9 +6,9 @@ use crate::defaults::{LONG_POLL_NANOS, QUEUE_WAIT_NANOS};
 use crate::episode::UNREPORTED;
 use crate::incident::{Diagnosis, Incident, State};
 use crate::judge::table::{self, Scope};
+use crate::probe::errand::Errands;
 use crate::runtime::RuntimeSnapshot;
 use crate::runtimes::Watched;
-use crate::sight::Sight;
 use crate::sink::Sink;
 use crate::sink::channel::{Subscribers, Subscription};
 use crate::sink::line::Line;
@@ -55,6 +55,7 @@ pub struct Detector {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     handles: Mutex<Vec<Handle>>,
+    errands: Arc<Errands>,
     subscribers: Subscribers,
     started: u64,
     window: Duration,
@@ -120,8 +121,9 @@ impl Detector {
         let subscribers = Subscribers::default();
         builder.sinks.push(Box::new(Spans::new()));
         builder.sinks.push(Box::new(subscribers.courier(Arc::clone(&shared.figures))));
+        let errands = Arc::new(Errands::start().map_err(StartError::Thread)?);
         for handle in &builder.handles {
-            shared.new_runtimes.push(Watched::new(handle.id(), Sight::of(handle)));
+            shared.new_runtimes.push(Watched::of(handle, &errands));
         }
         let thread = start_threads(builder.sinks, &shared, pace).map_err(|error| {
             // Those that did start are not left behind.
@@ -131,7 +133,7 @@ impl Detector {
         std::mem::forget(place);
         let handles = Mutex::new(builder.handles);
         let (started, window) = (pace.started, builder.window);
-        Ok(Self { shared, thread: Some(thread), handles, subscribers, started, window })
+        Ok(Self { shared, thread: Some(thread), handles, errands, subscribers, started, window })
     }
 
     /// Attaches the detector to one more runtime.
@@ -146,7 +148,7 @@ impl Detector {
         }
         handles.push(handle.clone());
         drop(handles);
-        self.shared.new_runtimes.push(Watched::new(handle.id(), Sight::of(handle)));
+        self.shared.new_runtimes.push(Watched::of(handle, &self.errands));
         Ok(())
     }
 

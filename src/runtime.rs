@@ -28,7 +28,8 @@ impl RuntimeSnapshot {
         Self {
             runtime: crate::op::runtime_number(handle.id()),
             workers,
-            alive_tasks: metrics.num_alive_tasks(),
+            // One of them is the detector's own.
+            alive_tasks: metrics.num_alive_tasks().saturating_sub(1),
             global_queue_depth: metrics.global_queue_depth(),
             busy: busy(&metrics, workers),
         }

@@ -5,12 +5,15 @@ use crate::op;
 use crate::parity::Frozen;
 use crate::pause::Pauses;
 use crate::poller::Pollers;
+use crate::probe::errand::Errands;
 use crate::probe::heartbeat::State;
 use crate::sample::{self, OpSample, RuntimeSample, Sample};
 use crate::sight::{Ask, Seen, Sight};
 use crate::slot::{Activity, Kind};
 use crate::threads::{self, Role};
-use tokio::runtime;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::runtime::{self, Handle};
 
 /// A thread is asked for at most once in so long: it is a suspicion, and the asking is dear.
 const TRIED_EVERY: u64 = 1_000_000_000;
@@ -33,13 +36,26 @@ pub(crate) struct Watched {
     sent: Option<u64>,
     passed: Option<u64>,
     tried_at: u64,
-    refused: bool,
+    /// What came of the last try, which the errands' thread tells.
+    refused: Arc<AtomicBool>,
+    errands: Arc<Errands>,
 }
 
 impl Watched {
-    pub(crate) fn new(id: runtime::Id, sight: Sight) -> Self {
-        let (sent, passed) = (None, None);
-        Self { id, sight, crowded: 0, probes: 0, canaries: 0, sent, passed, tried_at: 0, refused: false }
+    /// To be made on the thread that attaches to the runtime; see [`Sight::of`].
+    pub(crate) fn of(handle: &Handle, errands: &Arc<Errands>) -> Self {
+        Self {
+            id: handle.id(),
+            sight: Sight::of(handle, errands),
+            crowded: 0,
+            probes: 0,
+            canaries: 0,
+            sent: None,
+            passed: None,
+            tried_at: 0,
+            refused: Arc::default(),
+            errands: Arc::clone(errands),
+        }
     }
 
     pub(crate) fn id(&self) -> runtime::Id {
@@ -100,13 +116,18 @@ impl Watched {
     /// Whether the system refuses a thread, asked where calls wait though the pool may have more threads.
     fn is_refused(&mut self, now: u64, waits: bool, executing: u64, told: &RuntimeSample) -> bool {
         let room = told.cap.is_none_or(|cap| executing < cap && told.pool_threads.is_none_or(|threads| threads < cap));
+        // Relaxed, here and below: a figure by itself.
         if !waits || !room {
-            self.refused = false;
-        } else if now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried_at == 0 {
-            self.tried_at = now;
-            self.refused = evidence::can_start_thread().is_err();
+            self.refused.store(false, Ordering::Relaxed);
+            return false;
         }
-        self.refused
+        if now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried_at == 0 {
+            self.tried_at = now;
+            let refused = Arc::clone(&self.refused);
+            self.errands.send(move || refused.store(evidence::can_start_thread().is_err(), Ordering::Relaxed));
+        }
+        let canary = self.sight.last().canary.refused_at.is_some_and(|at| now.saturating_sub(at) < TRIED_EVERY);
+        canary || self.refused.load(Ordering::Relaxed)
     }
 
     /// What the thread of a worker that stands still does, where it is known which that is.

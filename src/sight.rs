@@ -3,10 +3,12 @@
 use crate::op;
 use crate::parity::{self, Frozen, Parity};
 use crate::probe::canary::{Canaries, Canary, Load};
+use crate::probe::errand::Errands;
 use crate::probe::heartbeat::{Beat, Heartbeat, State};
 use crate::probe::spawned::{Fresh, Spawned};
 use crate::probe::timer;
 use crate::threads::{self, Role, Settings, Thread};
+use std::sync::Arc;
 use tokio::runtime::{Handle, RuntimeFlavor, RuntimeMetrics};
 
 /// A runtime whose workers have not moved for so long does nothing, where no heartbeat tells; and one whose heartbeat is
@@ -76,14 +78,15 @@ pub(crate) struct Sight {
 
 impl Sight {
     /// Takes some microseconds, and locks that only threads that panic hold; never for the observer's thread.
-    pub(crate) fn of(handle: &Handle) -> Self {
+    pub(crate) fn of(handle: &Handle, errands: &Arc<Errands>) -> Self {
         let timer = timer::of(handle);
         let heartbeat = Heartbeat::start(handle, timer);
         let metrics = handle.metrics();
+        let workers = metrics.num_workers();
         let seen = Seen {
-            workers: metrics.num_workers(),
+            workers,
             parked: None,
-            frozen: Vec::new(),
+            frozen: Vec::with_capacity(workers),
             global_queue: 0,
             alive_tasks: 0,
             heartbeat: heartbeat.look(0),
@@ -99,8 +102,8 @@ impl Sight {
             runtime: op::runtime_number(handle.id()),
             metrics,
             heartbeat,
-            canaries: Canaries::of(handle),
-            spawned: Spawned::of(handle),
+            canaries: Canaries::of(handle, errands),
+            spawned: Spawned::of(handle, errands),
             parity: Parity::default(),
             moved_at: 0,
             seen,
@@ -152,8 +155,8 @@ impl Sight {
             return true;
         }
         match beat.state {
+            _ if beat.late.is_some_and(|late| late > QUIET) => !self.seen.may_be_undriven,
             // It knows its own doing from others'.
-            State::Beating if beat.late.is_some_and(|late| late > QUIET) => !self.seen.may_be_undriven,
             State::Beating => beat.active,
             // Nothing else there moves the workers.
             State::NoTimer | State::ClockPaused => now.saturating_sub(self.moved_at) < QUIET,

@@ -1,11 +1,10 @@
 //! An empty job for a runtime's blocking pool, from time to time: how long it waits for a thread, every job waits there,
 //! wrapped or not.
 //!
-//! It is submitted by the observing thread, and wakes no worker. `spawn_blocking` takes the pool's lock, which is held
-//! for as long as it takes to append to a queue, or to start a thread: tens of microseconds, unless whoever holds it is
-//! preempted. Then the observer may wait as long as a thread there waits for a CPU. It does not wait for anything that a
-//! job does.
+//! It wakes no worker. It is sent by way of [`errand`](super::errand), since to submit a job takes the pool's lock; it waits
+//! from when it was submitted.
 
+use super::errand::Errands;
 use crate::clock;
 use crate::threads;
 use std::panic::{self, AssertUnwindSafe};
@@ -40,6 +39,8 @@ pub(crate) enum Load {
 pub(crate) struct Canary {
     /// When the one was submitted that has not run yet.
     pub(crate) pending_since: Option<u64>,
+    /// When one was sent out that has not been submitted: whoever holds the pool's lock does not get on.
+    pub(crate) unsubmitted_since: Option<u64>,
     /// How long the last one that ran had waited.
     pub(crate) last_wait: Option<u64>,
     /// The same of those that ran since the look before, and of the one that is pending, whichever is worst.
@@ -48,7 +49,7 @@ pub(crate) struct Canary {
     pub(crate) ran: u64,
     /// The thread that ran the last one.
     pub(crate) tid: Option<u32>,
-    /// The system refused a thread while none was known to be there, and when.
+    /// When the system refused the pool a thread while none was known to be there.
     pub(crate) refused_at: Option<u64>,
     /// The runtime has shut down.
     pub(crate) ended: bool,
@@ -56,12 +57,41 @@ pub(crate) struct Canary {
 
 const NOT_YET: u64 = 0;
 const DROPPED: u64 = u64::MAX;
+const REFUSED: u64 = u64::MAX - 1;
 
-/// One job on its way: when it ran.
-#[derive(Debug)]
+/// One job on its way.
+#[derive(Debug, Default)]
 struct Flight {
+    submitted_at: AtomicU64,
+    /// When it ran; or one of the above.
     ran_at: AtomicU64,
     tid: AtomicU64,
+}
+
+impl Flight {
+    /// It will not run. Where it has this changes nothing.
+    fn end(&self, how: u64) {
+        // Relaxed: nothing comes along with it.
+        let _ = self.ran_at.compare_exchange(NOT_YET, how, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Submits it. Nothing here panics or prints, unless the system refuses a thread in the very moment after it granted
+    /// one.
+    fn start(self: Arc<Self>, handle: &Handle, runtime: Option<u64>, thread_is_known: bool) {
+        // Where the pool has no thread and gets none `spawn_blocking` panics, and a panic prints. So the system is asked
+        // first, unless there is one.
+        if !thread_is_known && !grants_a_thread() {
+            return self.end(REFUSED);
+        }
+        let job = Job(Arc::clone(&self));
+        // Relaxed: a figure. Before it is submitted, so that it does not seem to have run before.
+        self.submitted_at.store(clock::now(), Ordering::Relaxed);
+        // After a shutdown it is dropped in here.
+        let submit = || drop(super::unseen(|| handle.spawn_blocking(move || job.run(runtime))));
+        if panic::catch_unwind(AssertUnwindSafe(submit)).is_err() {
+            self.end(REFUSED);
+        }
+    }
 }
 
 /// The job's end of it.
@@ -78,8 +108,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Relaxed: nothing comes along with it. Where it has run this changes nothing.
-        let _ = self.0.ran_at.compare_exchange(NOT_YET, DROPPED, Ordering::Relaxed, Ordering::Relaxed);
+        self.0.end(DROPPED);
     }
 }
 
@@ -87,52 +116,55 @@ impl Drop for Job {
 #[derive(Debug)]
 pub(crate) struct Canaries {
     handle: Handle,
+    errands: Arc<Errands>,
     runtime: Option<u64>,
-    flight: Option<(Arc<Flight>, u64)>,
-    submitted_at: u64,
+    flight: Option<Arc<Flight>>,
+    sent_at: u64,
     ran_at: Option<u64>,
     seen: Canary,
 }
 
 impl Canaries {
-    pub(crate) fn of(handle: &Handle) -> Self {
+    pub(crate) fn of(handle: &Handle, errands: &Arc<Errands>) -> Self {
         let runtime = crate::op::runtime_number(handle.id());
-        Self { handle: handle.clone(), runtime, flight: None, submitted_at: 0, ran_at: None, seen: Canary::default() }
+        let (handle, errands) = (handle.clone(), Arc::clone(errands));
+        Self { handle, errands, runtime, flight: None, sent_at: 0, ran_at: None, seen: Canary::default() }
     }
 
-    /// Looks after the one on its way, and sends the next if it is time. Nothing here panics or prints, unless the system
-    /// refuses a thread in the very moment after it granted one.
+    /// Looks after the one on its way, and sends the next if it is time.
     pub(crate) fn look(&mut self, now: u64, load: Load) -> Canary {
-        self.seen.worst = None;
-        self.land(now);
+        (self.seen.worst, self.seen.pending_since, self.seen.unsubmitted_since) = (None, None, None);
+        if let Some(flight) = self.flight.take() {
+            self.follow(flight, now);
+        }
         if self.is_due(now, load) {
             self.send(now, load);
         }
-        self.seen.pending_since = self.flight.as_ref().map(|&(_, since)| since);
         self.seen
     }
 
-    fn land(&mut self, now: u64) {
-        let Some((flight, since)) = &self.flight else { return };
-        // Acquire: pairs with the Release of `run`.
-        let waited = match flight.ran_at.load(Ordering::Acquire) {
-            NOT_YET => now.saturating_sub(*since),
-            DROPPED => {
-                self.seen.ended = true;
-                self.flight = None;
-                return;
+    fn follow(&mut self, flight: Arc<Flight>, now: u64) {
+        // Acquire: pairs with the Release of `run`. Read first: what ran had been submitted.
+        let ran_at = flight.ran_at.load(Ordering::Acquire);
+        let submitted_at = flight.submitted_at.load(Ordering::Relaxed);
+        match ran_at {
+            NOT_YET => {
+                let submitted = Some(submitted_at).filter(|&at| at != NOT_YET);
+                self.seen.pending_since = submitted;
+                self.seen.unsubmitted_since = submitted.is_none().then_some(self.sent_at);
+                self.seen.worst = submitted.map(|since| now.saturating_sub(since));
+                self.flight = Some(flight);
             }
+            DROPPED => self.seen.ended = true,
+            REFUSED => self.seen.refused_at = Some(now),
             ran_at => {
-                let waited = ran_at.saturating_sub(*since);
                 self.seen.ran += 1;
-                self.seen.last_wait = Some(waited);
+                self.seen.last_wait = Some(ran_at.saturating_sub(submitted_at));
+                self.seen.worst = self.seen.last_wait;
                 self.seen.tid = u32::try_from(flight.tid.load(Ordering::Relaxed)).ok().filter(|&tid| tid > 0);
                 self.ran_at = Some(ran_at);
-                self.flight = None;
-                waited
             }
-        };
-        self.seen.worst = Some(waited);
+        }
     }
 
     fn is_due(&self, now: u64, load: Load) -> bool {
@@ -146,27 +178,16 @@ impl Canaries {
             Load::Busy => LOOSE,
             Load::Idle => return false,
         };
-        self.submitted_at == 0 || now.saturating_sub(self.submitted_at) >= period
+        self.sent_at == 0 || now.saturating_sub(self.sent_at) >= period
     }
 
     fn send(&mut self, now: u64, load: Load) {
-        self.submitted_at = now;
-        // Where the pool has no thread and gets none `spawn_blocking` panics, and a panic prints. So the system is asked
-        // first, unless there is one.
-        let known = load == Load::Calls || self.ran_at.is_some_and(|at| now.saturating_sub(at) < ALIVE);
-        if !known && !grants_a_thread() {
-            self.seen.refused_at = Some(now);
-            return;
-        }
-        let flight = Arc::new(Flight { ran_at: AtomicU64::new(NOT_YET), tid: AtomicU64::new(0) });
-        let (job, runtime) = (Job(Arc::clone(&flight)), self.runtime);
-        let submitted = clock::now();
-        let submit = || drop(super::unseen(|| self.handle.spawn_blocking(move || job.run(runtime))));
-        if panic::catch_unwind(AssertUnwindSafe(submit)).is_err() {
-            self.seen.refused_at = Some(now);
-        }
-        // After a shutdown it is dropped already; the next look sees that.
-        self.flight = Some((flight, submitted));
+        self.sent_at = now;
+        let thread_is_known = load == Load::Calls || self.ran_at.is_some_and(|at| now.saturating_sub(at) < ALIVE);
+        let flight = Arc::new(Flight::default());
+        self.flight = Some(Arc::clone(&flight));
+        let (handle, runtime) = (self.handle.clone(), self.runtime);
+        self.errands.send(move || flight.start(&handle, runtime, thread_is_known));
     }
 }
 

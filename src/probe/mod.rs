@@ -7,6 +7,7 @@
 //! worker, and the task is spawned only when no worker is parked that it could wake.
 
 pub(crate) mod canary;
+pub(crate) mod errand;
 pub(crate) mod heartbeat;
 pub(crate) mod spawned;
 pub(crate) mod timer;

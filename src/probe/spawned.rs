@@ -3,6 +3,7 @@
 //! Only once there is a suspicion, and only while no worker is parked: a parked one would be woken by it and would take
 //! over the driver, which cures the stall that is suspected. See [`probe`](super).
 
+use super::errand::Errands;
 use crate::clock;
 use crate::threads;
 use std::sync::Arc;
@@ -13,6 +14,14 @@ use tokio::runtime::Handle;
 const APART: u64 = 100_000_000;
 const NOT_YET: u64 = 0;
 const DROPPED: u64 = u64::MAX;
+
+/// One task on its way.
+#[derive(Debug, Default)]
+struct Flight {
+    spawned_at: AtomicU64,
+    /// When it was polled, or that it never will be.
+    polled_at: AtomicU64,
+}
 
 /// One look at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,66 +34,82 @@ pub(crate) struct Fresh {
     pub(crate) polled: u64,
 }
 
-/// The task's end: when it was polled, or that it never was.
-struct Task(Arc<AtomicU64>);
+/// The task's end of it.
+struct Task(Arc<Flight>);
 
 impl Task {
     fn run(self, runtime: Option<u64>) {
         threads::learn(runtime, threads::Role::Worker);
-        // Relaxed, here and below: the time is all there is.
-        self.0.store(clock::now(), Ordering::Relaxed);
+        // Release: who sees it sees when it was spawned.
+        self.0.polled_at.store(clock::now(), Ordering::Release);
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        let _ = self.0.compare_exchange(NOT_YET, DROPPED, Ordering::Relaxed, Ordering::Relaxed);
+        // Relaxed: nothing comes along with it. Where it was polled this changes nothing.
+        let _ = self.0.polled_at.compare_exchange(NOT_YET, DROPPED, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// The spawn probes of one runtime: at most one is on its way.
+/// The fresh tasks of one runtime: at most one is on its way.
 #[derive(Debug)]
 pub(crate) struct Spawned {
     handle: Handle,
+    errands: Arc<Errands>,
     runtime: Option<u64>,
-    flight: Option<(Arc<AtomicU64>, u64)>,
-    spawned_at: u64,
+    flight: Option<Arc<Flight>>,
+    sent_at: u64,
     seen: Fresh,
 }
 
 impl Spawned {
-    pub(crate) fn of(handle: &Handle) -> Self {
+    pub(crate) fn of(handle: &Handle, errands: &Arc<Errands>) -> Self {
         let runtime = crate::op::runtime_number(handle.id());
-        Self { handle: handle.clone(), runtime, flight: None, spawned_at: 0, seen: Fresh::default() }
+        let (handle, errands) = (handle.clone(), Arc::clone(errands));
+        Self { handle, errands, runtime, flight: None, sent_at: 0, seen: Fresh::default() }
     }
 
     /// Looks after the one on its way; spawns the next if it may.
     pub(crate) fn look(&mut self, now: u64, may_spawn: bool) -> Fresh {
-        if let Some((polled_at, since)) = &self.flight {
-            match polled_at.load(Ordering::Relaxed) {
-                NOT_YET => {}
-                DROPPED => self.flight = None,
-                at => {
-                    self.seen.last_wait = Some(at.saturating_sub(*since));
-                    self.seen.polled += 1;
-                    self.flight = None;
-                }
-            }
+        self.seen.pending_since = None;
+        if let Some(flight) = self.flight.take() {
+            self.follow(flight);
         }
-        let apart = self.spawned_at == 0 || now.saturating_sub(self.spawned_at) >= APART;
+        let apart = self.sent_at == 0 || now.saturating_sub(self.sent_at) >= APART;
         if may_spawn && apart && self.flight.is_none() {
-            self.spawn(now);
+            self.send(now);
         }
-        self.seen.pending_since = self.flight.as_ref().map(|&(_, since)| since);
         self.seen
     }
 
-    fn spawn(&mut self, now: u64) {
-        self.spawned_at = now;
-        let polled_at = Arc::new(AtomicU64::new(NOT_YET));
-        let (task, runtime) = (Task(Arc::clone(&polled_at)), self.runtime);
-        let spawned = clock::now();
-        drop(super::unseen(|| self.handle.spawn(async move { task.run(runtime) })));
-        self.flight = Some((polled_at, spawned));
+    fn follow(&mut self, flight: Arc<Flight>) {
+        // Acquire: pairs with the Release of `run`. Read first: what was polled had been spawned.
+        let polled_at = flight.polled_at.load(Ordering::Acquire);
+        let spawned_at = flight.spawned_at.load(Ordering::Relaxed);
+        match polled_at {
+            NOT_YET => {
+                self.seen.pending_since = Some(spawned_at).filter(|&at| at != NOT_YET);
+                self.flight = Some(flight);
+            }
+            DROPPED => {}
+            at => {
+                self.seen.last_wait = Some(at.saturating_sub(spawned_at));
+                self.seen.polled += 1;
+            }
+        }
+    }
+
+    fn send(&mut self, now: u64) {
+        self.sent_at = now;
+        let flight = Arc::new(Flight::default());
+        self.flight = Some(Arc::clone(&flight));
+        let (handle, runtime) = (self.handle.clone(), self.runtime);
+        self.errands.send(move || {
+            let task = Task(Arc::clone(&flight));
+            // Relaxed: published by the spawning.
+            flight.spawned_at.store(clock::now(), Ordering::Relaxed);
+            drop(super::unseen(|| handle.spawn(async move { task.run(runtime) })));
+        });
     }
 }

@@ -8,7 +8,7 @@
 use super::*;
 use crate::clock;
 use crate::evidence;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
@@ -20,6 +20,10 @@ const TICK: Duration = Duration::from_millis(5);
 
 fn runtime(workers: usize) -> Runtime {
     Builder::new_multi_thread().worker_threads(workers).enable_all().build().unwrap()
+}
+
+fn sight(runtime: &Runtime) -> Sight {
+    Sight::of(runtime.handle(), &Arc::new(Errands::start().unwrap()))
 }
 
 fn ms(count: u64) -> Duration {
@@ -69,11 +73,6 @@ fn nobody_is_stuck(sight: &mut Sight) -> bool {
     (0..8).any(|_| stuck_within(sight, ms(400)).is_none())
 }
 
-/// How many of `rounds` go so.
-fn times(rounds: usize, mut round: impl FnMut() -> bool) -> usize {
-    (0..rounds).filter(|_| round()).count()
-}
-
 /// A task that holds its worker until told; returns how to tell, and its thread.
 fn block(runtime: &Runtime) -> (mpsc::Sender<()>, Option<u32>) {
     let (release, released) = mpsc::channel();
@@ -89,7 +88,7 @@ fn block(runtime: &Runtime) -> (mpsc::Sender<()>, Option<u32>) {
 fn a_blocked_worker_is_seen_and_its_thread_named() {
     let mut builder = Builder::new_multi_thread();
     let runtime = crate::hooks::hooks(builder.worker_threads(2).max_blocking_threads(3).enable_all()).build().unwrap();
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     until(&mut sight, Ask::default(), |seen, _| (seen.heartbeat.beats > 0 && seen.parked == Some(2)).then_some(()));
     assert_eq!(sight.last().settings, Settings { max_blocking_threads: Some(3), worker_threads: Some(2) });
 
@@ -109,7 +108,7 @@ fn a_blocked_worker_is_seen_and_its_thread_named() {
 #[test]
 fn a_blocked_worker_is_seen_without_hooks() {
     let runtime = runtime(1);
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     until(&mut sight, Ask::default(), |seen, _| (seen.heartbeat.beats > 0 && seen.parked == Some(1)).then_some(()));
     let (release, tid) = block(&runtime);
     let frozen = until(&mut sight, Ask::default(), stuck);
@@ -122,7 +121,7 @@ fn a_blocked_worker_is_seen_without_hooks() {
 #[test]
 fn a_thread_is_not_named_while_others_are_not_known() {
     let runtime = runtime(3);
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     until(&mut sight, Ask::default(), |seen, _| (seen.heartbeat.beats > 0 && seen.parked == Some(3)).then_some(()));
     let (release, _) = block(&runtime);
     let frozen = until(&mut sight, Ask::default(), stuck);
@@ -134,7 +133,7 @@ fn a_thread_is_not_named_while_others_are_not_known() {
 #[test]
 fn nobody_is_stuck_in_a_runtime_with_nothing_to_do() {
     let runtime = runtime(2);
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     assert!(nobody_is_stuck(&mut sight));
 }
 
@@ -162,7 +161,7 @@ fn compute(time: Duration) {
 fn nobody_is_stuck_in_a_runtime_saturated_with_short_polls() {
     let runtime = runtime(2);
     let tasks = saturate(&runtime, 8, Duration::from_micros(50), compute);
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     let fine = nobody_is_stuck(&mut sight);
     tasks.iter().for_each(|task| task.abort());
     assert!(fine);
@@ -172,7 +171,7 @@ fn nobody_is_stuck_in_a_runtime_saturated_with_short_polls() {
 fn a_row_of_polls_of_some_milliseconds_looks_like_one() {
     let runtime = runtime(1);
     let tasks = saturate(&runtime, 2, ms(4), thread::sleep);
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     // A known limit: 61 of them pass before the worker publishes anything.
     until(&mut sight, Ask::default(), stuck);
     tasks.iter().for_each(|task| task.abort());
@@ -181,7 +180,7 @@ fn a_row_of_polls_of_some_milliseconds_looks_like_one() {
 #[test]
 fn who_lets_another_thread_take_over_is_not_stuck() {
     let runtime = runtime(2);
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     let (release, released) = mpsc::channel::<()>();
     let (tell, told) = mpsc::channel();
     runtime.spawn(async move {
@@ -198,7 +197,7 @@ fn who_lets_another_thread_take_over_is_not_stuck() {
 #[test]
 fn a_full_pool_holds_up_the_canary_and_not_the_workers() {
     let runtime = Builder::new_multi_thread().worker_threads(1).max_blocking_threads(4).enable_all().build().unwrap();
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     let calls = Ask { calls: true, suspect: false };
     until(&mut sight, calls, |seen, _| (seen.canary.ran > 0).then_some(()));
     for _ in 0..40 {
@@ -213,7 +212,7 @@ fn a_full_pool_holds_up_the_canary_and_not_the_workers() {
 #[test]
 fn the_end_of_a_runtime_is_seen_and_nothing_of_it_after() {
     let runtime = runtime(2);
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     until(&mut sight, Ask { calls: true, suspect: true }, |seen, _| (seen.heartbeat.beats > 0).then_some(()));
     drop(runtime);
     let (ended, frozen) =
@@ -226,7 +225,7 @@ fn the_end_of_a_runtime_is_seen_and_nothing_of_it_after() {
 fn a_runtime_that_nobody_drives_is_flagged_and_gets_no_canaries() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::task::yield_now().await });
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     let late = until(&mut sight, Ask::default(), |seen, now| {
         assert!(seen.may_be_undriven);
         seen.heartbeat.late.filter(|&late| late >= STUCK).and(stuck(seen, now).or(seen.frozen.first().copied()))
@@ -239,7 +238,7 @@ fn a_runtime_that_nobody_drives_is_flagged_and_gets_no_canaries() {
 fn its_own_tasks_are_not_among_those_alive() {
     let runtime = runtime(1);
     let sleeper = runtime.spawn(std::future::pending::<()>());
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     until(&mut sight, Ask::default(), |seen, _| (seen.alive_tasks == 1).then_some(()));
     sleeper.abort();
 }
@@ -247,7 +246,7 @@ fn its_own_tasks_are_not_among_those_alive() {
 #[test]
 fn a_fresh_task_is_tried_only_while_no_worker_is_parked() {
     let runtime = runtime(1);
-    let mut sight = Sight::of(runtime.handle());
+    let mut sight = sight(&runtime);
     let suspect = Ask { calls: false, suspect: true };
     until(&mut sight, Ask::default(), |seen, _| (seen.parked == Some(1)).then_some(()));
     let (release, _) = block(&runtime);
