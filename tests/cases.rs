@@ -63,6 +63,10 @@ const NOT_YET: &[&str] = &[
     "single_thread_hash",
     "many_small_tasks",
     "catch_up_burst",
+    "files_hold_pool",
+    "lifo_woken",
+    "driver_blocked",
+    "lock_of_a_thread",
 ];
 
 /// Cases in which the host is made worse than it is, which may fail to do harm. Not to know is right enough there; a
@@ -90,6 +94,7 @@ const CALM: &[&str] = &[
     "abandoned_calls",
     "thread_limit",
     "wrapped_connection_wait",
+    "files_hold_pool",
 ];
 
 /// No case takes half of it.
@@ -153,6 +158,13 @@ cases! {
     hand_off_lost
     rayon_queue
     wrapped_connection_wait
+    files_hold_pool
+    pool_mixed
+    lifo_woken
+    driver_blocked
+    lock_of_a_thread
+    busy_server
+    burst_of_jobs
     join_all_cpu
     slow_write_under_lock
     rayon_wait
