@@ -201,6 +201,20 @@ fn the_matrix_counts_and_refuses_what_it_does_not_understand() {
     }
 }
 
+#[test]
+fn the_soak_serves_and_counts_for_as_long_as_it_is_told() {
+    let _quiet = CPUS.write().unwrap_or_else(PoisonError::into_inner);
+    let output = output_within(doctor(&["--soak", "3s"]), PATIENCE);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (answered, _) = text.lines().find_map(|line| line.split_once(" requests answered in ")).unwrap();
+    assert!(answered.parse::<u64>().unwrap() > 0, "{text}");
+    let convicted = !text.contains("\n0 incidents that convict an op");
+    assert_eq!(output.status.code(), Some(i32::from(convicted)), "{text}");
+    for duration in ["", "s", "ten", "3d"] {
+        assert_eq!(doctor(&["--soak", duration]).output().unwrap().status.code(), Some(2), "{duration}");
+    }
+}
+
 /// Shared by calm cases; the others hold it alone.
 static CPUS: RwLock<()> = RwLock::new(());
 

@@ -282,8 +282,8 @@ fn files_hold_pool(ward: &'static Ward) {
 }
 
 fn pool_mixed(ward: &'static Ward) {
-    ward.runtime(2, 4).block_on(async {
-        for _ in 0..16 {
+    ward.runtime(2, 2).block_on(async {
+        for _ in 0..8 {
             tokio::spawn(repeat(ms(60_000), async || {
                 let render = || {
                     burn(ms(40));
