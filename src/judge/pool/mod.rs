@@ -325,10 +325,12 @@ impl Pool {
     /// Nothing moves, and for longer than usual.
     fn nothing_ends(&self, first: &Culprit) -> Option<Verdict> {
         let as_usual = self.usual().is_some_and(|usual| first.oldest <= usual.saturating_mul(AS_USUAL));
-        if self.counted.ended > 0 || as_usual {
+        let never = self.history.ended == 0 && first.count * 2 >= self.seen(first);
+        if !never && (self.counted.ended > 0 || as_usual) {
             return None;
         }
-        let evidence = format!("{}; none has ended lately", self.tell_holder(first));
+        let none = if never { "none of its calls has ended yet" } else { "none has ended lately" };
+        let evidence = format!("{}; {none}", self.tell_holder(first));
         let advice = format!(
             "If `{}` waits for something outside, give it a timeout; if it is meant to run for ever, a thread of its own; \
              if it waits for a call of this pool, it waits for ever",
