@@ -40,6 +40,8 @@ struct Poller {
     first: Option<(CpuTime, u64)>,
     last: Option<(CpuTime, u64)>,
     waited: u64,
+    /// How long it waited for memory.
+    faulted: u64,
     /// Where it was last seen to wait for another thread.
     address: u64,
     /// What the thread slept in, as far as it has not been taken.
@@ -86,6 +88,7 @@ impl Pollers {
             first: None,
             last: None,
             waited: 0,
+            faulted: 0,
             address: 0,
             slept: Conduct::default(),
             taken: [0; 3],
@@ -167,7 +170,6 @@ impl Poller {
         } else {
             (u128::from(unseen) * u128::from(waited) / u128::from(seen.max(1))) as u64
         };
-        self.waited = waited + before;
         // What its thread did after the end, if this is the end, is another's.
         if let Some(sleeps) = sleeps
             && let Some((last, at)) = self.last.replace((time, now))
@@ -175,8 +177,12 @@ impl Poller {
             let asleep = self.tid.filter(|_| !time.runnable).and_then(|tid| sleeps.of(tid));
             let conduct = conduct_since(&last, at, &time, now, asleep);
             self.address = conduct.address;
+            if conduct.call == Some(PAGE_FAULT) {
+                self.faulted += conduct.called;
+            }
             self.slept = self.slept.plus(conduct);
         }
+        self.waited = waited + before + self.faulted;
     }
 
     /// What its thread has done since this was last taken. How much it computed and waited is known only over a longer
@@ -203,6 +209,9 @@ fn conduct_since(before: &CpuTime, at: u64, time: &CpuTime, now: u64, asleep: Op
     Conduct::new(of, on_cpu, waited, asleep)
 }
 
+/// What a thread waits for in the kernel outside of any system call: memory, which is nobody's fault who only touches it.
+const PAGE_FAULT: &str = "a page fault";
+
 /// Tells what threads sleep in.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeps;
@@ -221,7 +230,7 @@ impl Sleeps {
         let doing = evidence::doing(tid)?;
         let Inside::Call(call) = doing.inside else {
             let in_kernel = doing.state == RunState::Blocked && doing.inside == Inside::NoCall;
-            return in_kernel.then_some(Asleep::Call("a page fault"));
+            return in_kernel.then_some(Asleep::Call(PAGE_FAULT));
         };
         let Some(futex) = call.futex() else {
             return Some(match call.name {
