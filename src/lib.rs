@@ -97,6 +97,7 @@ mod sight;
 mod sink;
 mod slot;
 mod snapshot;
+mod starved;
 mod sync;
 mod threads;
 mod timing;

@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(detail(Conduct::new(100 * MS, 99 * MS, 0, None), alone), "computing");
         assert_eq!(detail(asleep(Asleep::Call("read")), alone), "blocked");
         assert_eq!(detail(asleep(Asleep::Lock(64)), alone), "locked");
-        assert_eq!(detail(asleep(Asleep::Park), alone), "unknown");
-        assert_eq!(detail(asleep(Asleep::Park), Around { by_hand: true, ..alone }), "block_on");
+        assert_eq!(detail(asleep(Asleep::Park(0)), alone), "unknown");
+        assert_eq!(detail(asleep(Asleep::Park(0)), Around { by_hand: true, ..alone }), "block_on");
         assert_eq!(detail(asleep(Asleep::Unknown(64)), alone), "unknown");
         assert_eq!(detail(Conduct::default(), alone), "unknown");
         assert_eq!(detail(asleep(Asleep::Unknown(64)), Around { same_address: 2, ..alone }), "locked");
