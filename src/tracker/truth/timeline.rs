@@ -319,7 +319,7 @@ impl Timeline {
             poll.waited += poll.does.without_cpu(ran.min(poll.ends.saturating_sub(sample.previous)));
             if poll.ends <= now {
                 let took = poll.ends - poll.since;
-                op.without_cpu += poll.waited;
+                op.without_cpu += poll.waited + sample.stops.since(poll.since);
                 if took >= limit {
                     (op.counted.long_polls, op.counted.long_poll_time) =
                         (op.counted.long_polls + 1, op.counted.long_poll_time + took);
