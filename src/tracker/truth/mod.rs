@@ -1,6 +1,7 @@
 //! The truth table: reports of starvation and healthy programs as histories of looks, each with the right answer; and
 //! beside each an innocent twin, the same history with the one number changed that decides.
 
+mod arbitrary;
 mod host;
 mod polls;
 mod pools;
