@@ -116,6 +116,9 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
     } else if of_holder {
         verdict.culprits = culprits;
     }
+    if of_holder && victims.is_empty() && pool.canary_waits() {
+        verdict.advice += ". Who waits is not watched: files, name lookups, stdin and stdout use this pool, too";
+    }
     verdict.victims = victims;
     verdict = verdict.effect(Effect::HandOffLost, pool.workers_stuck);
     (verdict, of_holder)
