@@ -4,6 +4,7 @@ use super::suspects_fault;
 use super::timeline::{MS, NEVER, op_sample, runtime_sample};
 use crate::conduct::{Asleep, Conduct};
 use crate::counted::Counted;
+use crate::judge::calm;
 use crate::lately::Share;
 use crate::sample::{Frozen, Held, Machine, OpSample, RuntimeSample, Sample, Stop};
 use crate::tracker::Tracker;
@@ -207,6 +208,7 @@ proptest! {
         for incident in tracker.incidents() {
             prop_assert_eq!(suspects_fault(&incident.diagnosis), None);
         }
+        prop_assert!(!calm::judge(tracker.facts()).evidence.is_empty());
         tracker.finish(last);
         prop_assert!(!tracker.is_open());
     }

@@ -42,6 +42,8 @@ struct Expected {
     says: &'static str,
     /// An incident of the same cause of its own names this op.
     named: Option<&'static str>,
+    /// So many suspects at least are cleared, each with a number.
+    cleared: usize,
     /// It may still turn out otherwise.
     unsure: bool,
 }
@@ -50,8 +52,22 @@ impl Expected {
     const fn of(cause: Cause, action: Action) -> Self {
         let (culprits, victims, also): (&[&str], &[&str], &[&str]) = (&[], &[], &[]);
         let (effects, meanwhile): (&[Effect], &[Cause]) = (&[], &[]);
-        let (detail, period_ms, says, named, unsure) = (None, None, "", None, false);
-        Self { cause, detail, action, culprits, victims, effects, period_ms, meanwhile, also, says, named, unsure }
+        let (detail, period_ms, says, named, cleared, unsure) = (None, None, "", None, 0, false);
+        Self {
+            cause,
+            detail,
+            action,
+            culprits,
+            victims,
+            effects,
+            period_ms,
+            meanwhile,
+            also,
+            says,
+            named,
+            cleared,
+            unsure,
+        }
     }
 
     const fn healthy() -> Self {
@@ -98,6 +114,11 @@ impl Expected {
         self
     }
 
+    const fn cleared(mut self, many: usize) -> Self {
+        self.cleared = many;
+        self
+    }
+
     const fn unsure(mut self) -> Self {
         self.unsure = true;
         self
@@ -135,6 +156,9 @@ impl Truth {
         faults.same("period", period.filter(|_| !near), expected.period_ms.filter(|_| !near));
         let said = given.evidence.contains(expected.says) || given.advice.text.contains(expected.says);
         faults.same("says", said, true);
+        let cleared = given.suspects.iter().filter(|suspect| suspect.ruling == Ruling::Cleared);
+        let numbered = cleared.filter(|suspect| suspect.evidence.contains(|c: char| c.is_ascii_digit())).count();
+        faults.same("cleared", numbered.min(expected.cleared), expected.cleared);
         if let Some(fault) = suspects_fault(&given) {
             faults.0.push(fault);
         }

@@ -3,13 +3,20 @@
 use super::station::Work::{self, Both, Computes, Loops, Sleeps, WaitsFor};
 use super::timeline::{MS, Timeline};
 use super::{Expected, truths};
-use crate::cause::Action::*;
+use crate::cause::Action;
+use crate::cause::Action::{
+    AvoidNested, Batch, BoundCpuPool, CancelAbandoned, CheckLimits, DedicatedThread, LookAtHost, LookDownstream,
+    RaisePool, SeparatePool,
+};
 use crate::cause::Cause::*;
 use crate::cause::Effect;
+use crate::sample::RuntimeSample;
 
 const ALL_HELD: Expected = Expected::of(PoolSaturated, RaisePool).detail("io");
 const COMPUTED: Expected = Expected::of(PoolSaturated, BoundCpuPool).detail("cpu");
 const HANGS: Expected = Expected::of(PoolDeadlock, AvoidNested).detail("nested");
+const HAS_ROOM: Expected =
+    Expected::of(Undetermined, LookAtHost).detail("the pool has room, and calls wait").victims(&["read"]).unsure();
 const LEAKS: Expected = Expected::of(PoolLeak, DedicatedThread);
 
 truths! {
@@ -38,7 +45,7 @@ truths! {
     nested_in_time: nested(4, 3, 1) => HANGS.culprits(&["outer"]).victims(&["inner"]).unsure().says("has not hung yet");
     /// The job behind them is the one that executes.
     nested_that_executes: nested(4, 3, 4_000)
-        => Expected::of(Undetermined, None).detail("no call of this pool has ended: long calls, a leak or a deadlock")
+        => Expected::of(Undetermined, Action::None).detail("no call of this pool has ended: long calls, a leak or a deadlock")
             .culprits(&["outer", "inner"]).victims(&["inner"]).unsure().meanwhile(&[PoolDeadlock], &[]);
 
     /// Loops that never end hold all threads.
@@ -59,7 +66,8 @@ truths! {
     tiny_jobs: tiny_calls(200, 20, 3_500) => Expected::healthy();
 
     /// A name lookup and a file wait for threads that other jobs hold, and nobody wrapped them.
-    hidden_dns: hidden_dns(4) => ALL_HELD.culprits(&["thumbnail"]).meanwhile(&[Undetermined], &[]);
+    hidden_dns: hidden_dns(4) => ALL_HELD.culprits(&["thumbnail"]).meanwhile(&[Undetermined], &[])
+            .says("name lookups");
     /// One job less: they get the fourth thread at once.
     visible_room: hidden_dns(3) => Expected::healthy();
     /// Nobody wrapped those that hold the threads.
@@ -83,14 +91,19 @@ truths! {
         => ALL_HELD.culprits(&["report"]).victims(&["report"]).meanwhile(&[Undetermined], &[]);
 
     /// The system refuses another thread.
-    thread_limit: stalled(true, 0)
+    thread_limit: below_cap(|shown| shown.refused = true)
         => Expected::of(PoolStalled, CheckLimits).detail("no_thread").victims(&["read"]);
     /// Threads idle, and calls wait.
-    idle_threads: stalled(false, 2)
+    idle_threads: below_cap(|shown| (shown.pool_threads, shown.pool_idle) = (Some(4), Some(2)))
         => Expected::of(PoolStalled, LookAtHost).detail("idle_threads").victims(&["read"]).meanwhile(&[Undetermined], &[]);
-    /// The detector's own calls get a thread at once: the pool has room.
-    canary_overtakes: stalled(false, 0)
-        => Expected::of(Undetermined, LookAtHost).detail("the pool has room, and calls wait").victims(&["read"]).unsure();
+    /// The pool may have more threads than it has.
+    pool_below_cap: below_cap(|shown| shown.pool_threads = Some(2)) => HAS_ROOM;
+    /// How many it may have is not known, and a call of the detector's own gets one at once.
+    canary_overtakes: below_cap(|shown| (shown.cap, shown.canary_passed) = (None, Some(2_990 * MS))) => HAS_ROOM
+        .meanwhile(&[PoolSaturated], &["read"]);
+    /// It passed before those that wait were made.
+    canary_before: below_cap(|shown| (shown.cap, shown.canary_passed) = (None, Some(1))) => ALL_HELD.culprits(&["read"])
+        .victims(&["read"]).meanwhile(&[Undetermined], &[]);
 }
 
 /// So many clients keep a pool of four busy with long jobs, and every 50 ms there is a small one.
@@ -225,18 +238,16 @@ fn abandoned_calls(of_ten: u64) -> Timeline {
     time
 }
 
-/// A pool that may have eight threads runs two calls, and ten wait.
-fn stalled(refused: bool, idle: u64) -> Timeline {
+/// A pool that may have eight threads runs two calls, and ten wait; what else shows of it.
+fn below_cap(show: fn(&mut RuntimeSample)) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(2);
     let pool = time.pool(runtime, 2);
     let read = time.op("read", runtime);
-    let shown = &mut time.runtimes[runtime];
-    (shown.cap, shown.refused) = (Some(8), refused);
-    (shown.pool_threads, shown.pool_idle) = (Some(2 + idle), Some(idle));
-    if !refused {
-        time.stations[pool].runtime = Option::None;
-    }
+    time.runtimes[runtime].cap = Some(8);
+    // Its canary is told of here, too.
+    time.stations[pool].runtime = None;
+    show(&mut time.runtimes[runtime]);
     time.keep_calling(pool, read, 12, Sleeps(400));
     time.pass(3_000);
     time

@@ -12,7 +12,8 @@ const TOO_SMALL: Expected = Expected::of(PoolSaturated, RaisePool)
     .culprits(&["model_call"])
     .victims(&["model_call"])
     .meanwhile(&[Undetermined], &[])
-    .says("a pool of 20 ");
+    .says("a pool of 20 ")
+    .cleared(8);
 
 truths! {
     /// 20 jobs at once, each with a hidden blocking call, and 6 threads.

@@ -15,6 +15,11 @@ truths! {
     /// The other one keeps the permit for a moment.
     permit_lender: permit_holder(20) => Expected::healthy();
 
+    /// Both waits are wrapped, and nobody waits behind the consumer.
+    permit_kept: permit_kept(1_000) => LIMITED.culprits(&["cpu_budget", "optimiser"]).victims(&["consumer"]).says("`optimiser` keeps it")
+        .meanwhile(&[], &["consumer"]);
+    permit_lent: permit_kept(20) => Expected::healthy();
+
     /// 64 tasks share four permits.
     few_permits: permits(4) => LIMITED.culprits(&["permit"]).victims(&["upload"]).says("hand out more");
     enough_permits: permits(64) => Expected::healthy();
@@ -49,6 +54,18 @@ fn permit_holder(keeps: u64) -> Timeline {
     for _ in 0..keeps.min(20) {
         time.asks(slots, Some(queue_slot), sender, keeps / 20, true);
     }
+    time.pass(5_500);
+    time
+}
+
+fn permit_kept(keeps: u64) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let budget = time.permits(1);
+    let cpu_budget = time.op("cpu_budget", runtime);
+    let (optimiser, consumer) = (time.op("optimiser", runtime), time.op("consumer", runtime));
+    time.asks(budget, Some(cpu_budget), optimiser, keeps, true);
+    time.asks(budget, Some(cpu_budget), consumer, 1, true);
     time.pass(5_500);
     time
 }
