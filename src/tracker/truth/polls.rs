@@ -91,11 +91,15 @@ truths! {
     long_mutex: handlers(60, Locks(0x8000)) => LOCKED.culprits(&["lookup"]).effects(&[WorkersBlocked]);
 
     /// A thread is pre-empted once, in the middle of a short poll.
-    preempted: preempted(1, HasNoCpu(99)) => Expected::healthy();
+    preempted: preempted(1, 330, HasNoCpu(99)) => Expected::healthy();
     /// It sleeps instead.
-    blocked_once: preempted(1, SleepsIn("flock")) => BLOCKS.culprits(&["request"]).effects(&[WorkersBlocked]);
+    blocked_once: preempted(1, 330, SleepsIn("flock")) => BLOCKS.culprits(&["request"]).effects(&[WorkersBlocked]);
     /// And again and again.
-    preempted_often: preempted(6, HasNoCpu(99)) => Expected::of(CpuContention, LookAtHost).detail("neighbours");
+    preempted_often: preempted(6, 330, HasNoCpu(99))
+        => Expected::of(CpuContention, LookAtHost).detail("neighbours");
+    /// Each time for a moment only.
+    preempted_briefly: preempted(6, 60, HasNoCpu(99)) => Expected::of(CpuContention, LookAtHost).detail("neighbours");
+    preempted_rarely: preempted(4, 60, HasNoCpu(99)) => Expected::healthy();
 
     /// Polls that compute and block for long, having given their worker away.
     block_in_place: in_place(true) => Expected::healthy();
@@ -243,14 +247,14 @@ fn lifo_child(waits: u64) -> Timeline {
     time
 }
 
-fn preempted(times: usize, does: Does) -> Timeline {
+fn preempted(times: usize, takes: u64, does: Does) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(0);
     let request = time.op("request", runtime);
     time.machine.idle = Some(0);
     time.pass(2_000);
     for _ in 0..times {
-        time.poll(runtime, request, 330, does);
+        time.poll(runtime, request, takes, does);
         time.pass(500);
     }
     time

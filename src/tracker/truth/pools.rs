@@ -21,17 +21,20 @@ const LEAKS: Expected = Expected::of(PoolLeak, DedicatedThread);
 
 truths! {
     /// Long computing jobs keep small ones out of the pool that they share.
-    pool_cpu_trace: shared_pool(Computes(300), 8)
+    pool_cpu_trace: shared_pool(4, Computes(300), 8)
         => COMPUTED.culprits(&["trace"]).victims(&["eth", "trace"]).meanwhile(&[Undetermined], &[]);
     /// The same jobs, but what they do is sleep.
-    pool_io_trace: shared_pool(Sleeps(600), 8)
+    pool_io_trace: shared_pool(4, Sleeps(600), 8)
         => ALL_HELD.culprits(&["trace"]).victims(&["eth", "trace"]).meanwhile(&[Undetermined], &[]);
     /// They do as much of the one as of the other.
-    pool_mixed_trace: shared_pool(Both(300, 150), 8)
+    pool_mixed_trace: shared_pool(4, Both(300, 150), 8)
         => Expected::of(PoolSaturated, SeparatePool).detail("mixed").culprits(&["trace"]).victims(&["eth", "trace"])
             .meanwhile(&[Undetermined, PoolSaturated], &[]);
+    /// A CPU for each thread: nothing there waits for one.
+    pool_of_cpus: shared_pool(2, Computes(300), 4)
+        => COMPUTED.culprits(&["trace"]).victims(&["eth", "trace"]).meanwhile(&[Undetermined], &[]);
     /// One at a time of the long jobs.
-    pool_with_room: shared_pool(Computes(300), 1) => Expected::healthy();
+    pool_with_room: shared_pool(4, Computes(300), 1) => Expected::healthy();
 
     /// Reads are sent to a runtime whose pool has one thread, and a long job on it.
     undersized_runtime: undersized_runtime(1)
@@ -56,6 +59,12 @@ truths! {
     three_endless_loops: loops(3, 0) => LEAKS.culprits(&["runner"]).says("3 threads of the pool's 4");
     /// That others get a thread does not bring it back, and a history of long runs makes it no loss.
     three_long_executions: loops(3, 20) => Expected::healthy();
+
+    /// One thread is lost, and the others come and go: they are what there is to wait for.
+    one_endless_loop: loop_beside_others(1) => ALL_HELD.culprits(&["report", "runner"]).victims(&["report"])
+        .meanwhile(&[Undetermined, PoolLeak], &[]);
+    most_are_endless_loops: loop_beside_others(3) => LEAKS.culprits(&["runner", "report"]).victims(&["report"])
+        .meanwhile(&[Undetermined, PoolSaturated], &[]);
 
     /// Thousands of tiny calls, one after the other.
     tiny_calls: tiny_calls(2_000, 1_000, 70_000)
@@ -106,11 +115,11 @@ truths! {
         .victims(&["read"]).meanwhile(&[Undetermined], &[]);
 }
 
-/// So many clients keep a pool of four busy with long jobs, and every 50 ms there is a small one.
-fn shared_pool(trace: Work, clients: usize) -> Timeline {
+/// So many clients keep a pool busy with long jobs, and every 50 ms there is a small one.
+fn shared_pool(threads: usize, trace: Work, clients: usize) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(2);
-    let pool = time.known_pool(runtime, 4);
+    let pool = time.known_pool(runtime, threads);
     let (long, small) = (time.op("trace", runtime), time.op("eth", runtime));
     time.keep_calling(pool, long, clients, trace);
     for _ in 0..100 {
@@ -159,6 +168,19 @@ fn loops(many: usize, before: u64) -> Timeline {
     time.pass(12_000);
     time.calls(pool, job, 1, Sleeps(1));
     time.pass(8_000);
+    time
+}
+
+/// So many threads of four are held for good, and others call as often as they can.
+fn loop_beside_others(many: usize) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let pool = time.known_pool(runtime, 4);
+    let (runner, report) = (time.op("runner", runtime), time.op("report", runtime));
+    time.calls(pool, runner, many, Loops);
+    time.pass(100);
+    time.keep_calling(pool, report, 8, Sleeps(100));
+    time.pass(14_000);
     time
 }
 

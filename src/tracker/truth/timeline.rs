@@ -327,7 +327,10 @@ impl Timeline {
                 }
                 continue;
             }
-            let since = (poll.since + poll.waited + sample.stops.since(poll.since)).min(now);
+            // Where the kernel does not tell of the thread it may have fared as the observer did.
+            let unknown = poll.does == Does::Unknown;
+            let stopped = if unknown { sample.pauses.since(poll.since) } else { sample.stops.since(poll.since) };
+            let since = (poll.since + poll.waited + stopped).min(now);
             if now - since < limit {
                 continue;
             }
