@@ -57,7 +57,7 @@ truths! {
         => Expected::of(LongPoll, Offload).detail("blocked").culprits(&["request"]).effects(&[WorkersBlocked]);
 
     /// The threads of a pool get no CPU, of which there are as many as of them.
-    starved_pool: pool(2, 80) => SHORT.detail("neighbours").victims(&["call"]).meanwhile(&[Undetermined], &[]);
+    starved_pool: pool(2, 80) => SHORT.detail("neighbours").victims(&["call"]);
     /// Eight have only each other to blame.
     crowded_pool: pool(8, 80)
         => Expected::of(PoolSaturated, BoundCpuPool).detail("cpu").culprits(&["call"]).victims(&["call"])

@@ -173,16 +173,22 @@ impl Truth {
     fn check_others(&self, time: &Timeline, faults: &mut Faults) {
         let expected = &self.expected;
         let changed = time.changes.iter().map(|change| change.incident().clone());
-        for incident in changed.chain(time.tracker.incidents()) {
+        let all: Vec<_> = changed.chain(time.tracker.incidents()).collect();
+        let accuses = |incident: &Incident, op: &str| incident.diagnosis.culprits.iter().any(|it| it.op == op);
+        for incident in &all {
             if incident.cause != expected.cause && !expected.meanwhile.contains(&incident.cause) {
-                faults.0.push(format!("meanwhile {}", short(&incident)));
+                faults.0.push(format!("meanwhile {}", short(incident)));
             }
-            let ops = incident.diagnosis.culprits.iter().map(|culprit| culprit.op);
-            let innocent = |op: &&str| !expected.culprits.contains(op) && !expected.also.contains(op);
-            if let Some(op) = ops.into_iter().find(innocent) {
-                faults.0.push(format!("`{op}` is accused: {}", short(&incident)));
+            let mut ops = incident.diagnosis.culprits.iter().map(|culprit| culprit.op);
+            if let Some(op) = ops.find(|op| !expected.culprits.contains(op) && !expected.also.contains(op)) {
+                faults.0.push(format!("`{op}` is accused: {}", short(incident)));
             }
         }
+        // What is allowed and does not come about would hide what comes about later.
+        let unsaid = expected.meanwhile.iter().filter(|cause| all.iter().all(|it| it.cause != **cause));
+        faults.0.extend(unsaid.map(|cause| format!("`{cause}` was never said")));
+        let unnamed = expected.also.iter().filter(|op| all.iter().all(|it| !accuses(it, op)));
+        faults.0.extend(unnamed.map(|op| format!("`{op}` was never accused")));
         faults.0.dedup();
         let named = |op| time.tracker.incidents().iter().any(|it| it.cause == expected.cause && it.op == Some(op));
         faults.same("named", expected.named.filter(|op| named(*op)), expected.named);

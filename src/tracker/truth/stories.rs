@@ -25,8 +25,7 @@ truths! {
     story_a_old: worker(6, 3, Sleeps(230)) => Expected::healthy();
     /// The calls compute: a bigger pool would only move the wait.
     story_a_cpu: worker(8, 20, Computes(50))
-        => Expected::of(PoolSaturated, BoundCpuPool).detail("cpu").culprits(&["model_call"]).victims(&["model_call"])
-            .meanwhile(&[Undetermined], &[]);
+        => Expected::of(PoolSaturated, BoundCpuPool).detail("cpu").culprits(&["model_call"]).victims(&["model_call"]);
     /// The pool has room, and the answers themselves take longer in steps.
     story_a_decoy: decoy(15)
         => Expected::of(SlowWork, LookDownstream).culprits(&["model_call"]);

@@ -16,8 +16,7 @@ truths! {
     permit_lender: permit_holder(20) => Expected::healthy();
 
     /// Both waits are wrapped, and nobody waits behind the consumer.
-    permit_kept: permit_kept(1_000) => LIMITED.culprits(&["cpu_budget", "optimiser"]).victims(&["consumer"]).says("`optimiser` keeps it")
-        .meanwhile(&[], &["consumer"]);
+    permit_kept: permit_kept(1_000) => LIMITED.culprits(&["cpu_budget", "optimiser"]).victims(&["consumer"]).says("`optimiser` keeps it");
     permit_lent: permit_kept(20) => Expected::healthy();
 
     /// 64 tasks share four permits.
