@@ -8,7 +8,7 @@ mod pools;
 mod properties;
 mod station;
 mod stories;
-mod timeline;
+pub(super) mod timeline;
 mod waits;
 
 use crate::cause::{Action, Cause, Effect, Ruling};

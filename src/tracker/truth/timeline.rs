@@ -97,7 +97,7 @@ static IDS: LazyLock<[runtime::Id; 3]> = LazyLock::new(|| {
     })
 });
 
-pub(super) fn op_sample(index: u32, name: &'static str, runtime: Option<usize>) -> OpSample {
+pub(in crate::tracker) fn op_sample(index: u32, name: &'static str, runtime: Option<usize>) -> OpSample {
     OpSample {
         site: Site { index, name, location: Location::caller(), runtime: runtime.map(|at| IDS[at]) },
         long_poll_limit: 25 * MS,
