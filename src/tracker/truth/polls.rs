@@ -113,7 +113,23 @@ truths! {
 
     /// A worker stands still in what nobody wrapped.
     unwrapped_poll: unwrapped(400, SleepsIn("futex")) => BLOCKS.effects(&[DriverHeld]).period_ms(700).says("what nobody wrapped");
+    /// It computes for as long: that may be a row of short polls.
+    unwrapped_row: unwrapped(200, Computes) => Expected::healthy();
+    unwrapped_long_row: unwrapped(400, Computes) => COMPUTES.effects(&[DriverHeld]).period_ms(700);
+    /// A runtime that nobody is in: all of it stands still.
+    undriven_runtime: undriven() => Expected::healthy();
     unwrapped_short_poll: unwrapped(40, SleepsIn("futex")) => Expected::healthy();
+
+    /// A poll gives its worker away, and the pool that should take it over is full.
+    hand_off_lost: beside_calls(4, 1)
+        => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["thumbnail"])
+            .effects(&[HandOffLost]).meanwhile(&[LongPoll, Undetermined], &["convert"]);
+    /// It has room.
+    hand_off: beside_calls(3, 1) => HARMLESS.meanwhile(&[LongPoll], &["convert"]);
+    /// Both are faults of their own, and the one that makes others wait for longest is told first.
+    two_faults: beside_calls(4, 30)
+        => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["thumbnail"]).victims(&["thumbnail"])
+            .effects(&[HandOffLost]).meanwhile(&[LongPoll, Undetermined], &["convert"]);
 
     /// More is runnable than the workers can do, and no poll is long.
     many_small_tasks: crowd(120) => Expected::of(Overloaded, None).victims(&["small"]);
@@ -287,6 +303,35 @@ fn unwrapped(takes: u64, does: Does) -> Timeline {
         time.pass(300);
         time.poll(runtime, Option::None, takes, does).holds_driver = true;
         time.pass(takes);
+    }
+    time
+}
+
+fn undriven() -> Timeline {
+    let mut time = Timeline::new();
+    let (driven, undriven) = (time.runtime(2), time.runtime(0));
+    let ping = time.op("ping", driven);
+    time.poll(undriven, Option::None, NEVER, SleepsIn("futex"));
+    for _ in 0..30 {
+        time.poll(driven, ping, 1, Computes);
+        time.pass(100);
+    }
+    time
+}
+
+/// A worker is blocked for 300 ms now and then while so many of four threads are held, and so many calls come at once.
+fn beside_calls(threads: usize, calls: usize) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let pool = time.known_pool(runtime, 4);
+    let (thumbnail, convert) = (time.op("thumbnail", runtime), time.op("convert", runtime));
+    for _ in 0..3 {
+        for _ in 0..calls {
+            time.calls(pool, thumbnail, threads, Sleeps(350));
+        }
+        time.pass(20);
+        time.poll(runtime, convert, 300, SleepsIn("pread64"));
+        time.pass(700);
     }
     time
 }

@@ -44,6 +44,8 @@ truths! {
 
     /// Jobs that hold all threads wait for jobs behind them.
     nested_block_on: nested(4, 4, 1) => HANGS.culprits(&["outer"]).victims(&["inner"]);
+    /// Somebody else made the jobs behind them.
+    circular: circular() => Expected::of(PoolDeadlock, AvoidNested).detail("circular").culprits(&["outer"]).victims(&["inner"]);
     /// One job less than the pool has threads: it has not hung yet.
     nested_in_time: nested(4, 3, 1) => HANGS.culprits(&["outer"]).victims(&["inner"]).unsure().says("has not hung yet");
     /// The job behind them is the one that executes.
@@ -149,6 +151,18 @@ fn nested(threads: usize, outers: usize, inner_takes: u64) -> Timeline {
     let (outer, inner) = (time.op("outer", runtime), time.op("inner", runtime));
     time.pass(5);
     time.calls(pool, outer, outers, WaitsFor(inner, inner_takes));
+    time.pass(3_000);
+    time
+}
+
+fn circular() -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let pool = time.known_pool(runtime, 4);
+    let (outer, inner) = (time.op("outer", runtime), time.op("inner", runtime));
+    time.stations[pool].made_outside = true;
+    time.pass(5);
+    time.calls(pool, outer, 4, WaitsFor(inner, 1));
     time.pass(3_000);
     time
 }

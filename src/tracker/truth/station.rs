@@ -63,6 +63,8 @@ pub(super) struct Station {
     pub(super) runtime: Option<usize>,
     /// Who holds what is handed out here does not execute.
     hands_out: bool,
+    /// Who waits for a call of its own pool did not make it.
+    pub(super) made_outside: bool,
     size: usize,
     queue: VecDeque<Caller>,
     served: Vec<Served>,
@@ -74,7 +76,7 @@ pub(super) struct Station {
 impl Station {
     pub(super) fn pool(size: usize, runtime: Option<usize>) -> Self {
         let (queue, served, canary) = (VecDeque::new(), Vec::new(), Canary::default());
-        Self { runtime, hands_out: false, size, queue, served, canary, without_cpu: 0 }
+        Self { runtime, hands_out: false, made_outside: false, size, queue, served, canary, without_cpu: 0 }
     }
 
     pub(super) fn handing_out(size: usize) -> Self {
@@ -129,7 +131,7 @@ impl Station {
             let (work, task) = (Work::Sleeps(takes), None);
             self.queue.push_back(Caller { op: op_inner, work, since: at, again: false, outer, task, canary: false });
             ops[inner].counted.nested += 1;
-            (ops[inner].nested_in, ops[inner].nested_made) = (Some(op as u32), true);
+            (ops[inner].nested_in, ops[inner].nested_made) = (Some(op as u32), !self.made_outside);
         }
         let waited = at - caller.since;
         if caller.canary {
