@@ -63,6 +63,7 @@
 mod age;
 mod blocking;
 mod builder;
+mod burst;
 mod call;
 mod cause;
 mod clock;
@@ -97,6 +98,7 @@ mod sight;
 mod sink;
 mod slot;
 mod snapshot;
+mod starved;
 mod sync;
 mod threads;
 mod timing;

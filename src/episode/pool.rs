@@ -196,16 +196,9 @@ impl Calls {
     pub(super) fn judge(&self, look: &Look<'_>) -> Option<(Option<Site>, Verdict)> {
         let mut holders: Vec<(&Part, Seen)> = self.parts.values().map(|part| (part, part.lately.recent())).collect();
         let counted = holders.iter().fold(Counted::default(), |sum, (_, seen)| sum.plus(seen.counted));
-        // Who holds threads now, or, between two calls, lately. Who has only just been given one made nobody wait: then it is
-        // also who held any while the oldest call waited that still does.
-        let held_now = holders.iter().any(|(part, _)| part.holds > 0);
-        let settled = holders.iter().any(|(part, _)| part.holds > 0 && part.held_for >= look.sample.queue_wait_limit);
-        let oldest = self.parts.values().filter(|part| part.waiting > 0).map(|part| part.age).max().unwrap_or(0);
-        let in_that_time = |part: &Part| !settled && look.age(part.held_at) < oldest;
-        holders.retain(|(part, seen)| match held_now {
-            true => part.holds > 0 || seen.held > 0 && in_that_time(part),
-            false => seen.held > 0,
-        });
+        // Who holds threads now, or, between two calls, lately.
+        let held_now = self.is_held_now(&holders, look);
+        holders.retain(|(part, seen)| if held_now { part.holds > 0 } else { seen.held > 0 });
         let held: u64 = holders.iter().map(|(_, seen)| seen.held).sum();
         // Who had so small a part in it only passed by.
         holders.retain(|(_, seen)| seen.held * PASSED_BY >= held);
@@ -237,6 +230,18 @@ impl Calls {
         let holder = named.map(|part| part.site).filter(|_| of_holder);
         let waiter = waiters.first().map(|part| part.site).filter(|_| verdict.culprits.is_empty() || !of_holder);
         Some((holder.or(waiter).or(named.map(|part| part.site)), verdict))
+    }
+
+    /// Whether the threads are held by those at fault even now. Not where it is the turn of those that waited, and somebody
+    /// who has let go of the threads had held them for longer, and has made those wait that still do.
+    fn is_held_now(&self, holders: &[(&Part, Seen)], look: &Look<'_>) -> bool {
+        let oldest = self.parts.values().filter(|part| part.waiting > 0).map(|part| part.age).max();
+        let made_wait = |part: &Part| oldest.is_none_or(|oldest| look.age(part.held_at) < oldest);
+        let (now, mut before): (Vec<_>, Vec<_>) = holders.iter().partition(|(part, _)| part.holds > 0);
+        before.retain(|(part, _)| made_wait(part));
+        let most = |of: &[(&Part, Seen)]| of.iter().map(|(_, seen)| seen.held).max().unwrap_or(0);
+        let turn_of_waiters = now.iter().all(|(part, _)| part.delayed().0 > 0) && most(&before) > most(&now);
+        !now.is_empty() && !turn_of_waiters
     }
 
     fn pool(&self, look: &Look<'_>, first: Option<&Part>, counted: Counted) -> Pool {

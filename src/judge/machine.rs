@@ -9,7 +9,7 @@ use crate::sample::{Machine, Stop};
 const EXPLAINS: u64 = 30;
 
 /// The process did not run.
-pub(crate) fn paused(facts: &Facts, count: u64, longest: u64, burst: bool) -> Verdict {
+pub(crate) fn paused(facts: &Facts, count: u64, longest: u64) -> Verdict {
     let (detail, told, confidence) = facts.last_stop.map_or(("unknown", String::new(), OPEN), why_stopped);
     let lost = facts.stopped.recent();
     let longest = nanos(longest);
@@ -31,7 +31,12 @@ pub(crate) fn paused(facts: &Facts, count: u64, longest: u64, burst: bool) -> Ve
         }
     };
     let verdict = Verdict::new(Cause::ProcessPaused, confidence, evidence).detail(detail);
-    verdict.advise(Action::LookAtHost, advice.to_owned()).effect(Effect::CatchUpBurst, burst)
+    let Some(burst) = facts.burst else { return verdict.advise(Action::LookAtHost, advice.to_owned()) };
+    let advice = format!(
+        "{advice}. And let `{}` skip or delay the ticks that it missed (`MissedTickBehavior`), not make up for all at once",
+        burst.name
+    );
+    verdict.advise(Action::SkipMissedTicks, advice).effect(Effect::CatchUpBurst, true)
 }
 
 /// What kind of stop it was, the number that says so, and how sure that is.
@@ -39,7 +44,7 @@ fn why_stopped(stop: Stop) -> (&'static str, String, f64) {
     let took = (stop.to - stop.from).max(1);
     let percent = |part: u64| part.saturating_mul(100) / took;
     match stop.cpu {
-        Some(cpu) if percent(cpu) >= 50 => {
+        Some(cpu) if percent(cpu) >= 25 => {
             ("memory", format!(", while the process used {:.1?} of CPU time in the kernel", nanos(cpu)), LIKELY)
         }
         Some(_) if stop.major_faults.is_some_and(|faults| faults >= 64) => {
@@ -130,7 +135,7 @@ mod tests {
         assert_eq!(stop(Some(0), Some(0)), "stopped");
         assert_eq!(stop(Some(95 * MS), Some(0)), "memory");
         assert_eq!(stop(Some(2 * MS), Some(5_000)), "memory");
-        assert_eq!(stop(Some(30 * MS), Some(0)), "unknown");
+        assert_eq!(stop(Some(15 * MS), Some(0)), "unknown");
         assert_eq!(stop(None, None), "unknown");
     }
 

@@ -26,11 +26,13 @@ pub(crate) struct Held {
     pub(crate) address: u64,
     /// It is many small steps: the poll of another watched future began and ended inside it.
     pub(crate) steps: bool,
+    /// Something watched was polled in it by hand.
+    pub(crate) by_hand: bool,
 }
 
 impl Held {
     pub(crate) fn new(op: u32, since: u64) -> Self {
-        Self { op, since, conduct: Conduct::default(), address: 0, steps: false }
+        Self { op, since, conduct: Conduct::default(), address: 0, steps: false, by_hand: false }
     }
 }
 
@@ -57,6 +59,8 @@ pub(crate) struct Sample {
     pub(crate) runtimes: Vec<RuntimeSample>,
     /// What the kernel tells, at the looks at which it was asked.
     pub(crate) machine: Option<Machine>,
+    /// How long each op's futures have been polled is to be told.
+    pub(crate) asks_poll_time: bool,
     /// How many CPUs the process may use.
     pub(crate) cpus: u64,
     /// The limits where an op has none of its own.
@@ -83,7 +87,11 @@ impl Sample {
         self.executions.clear();
         self.ops.clear();
         for op in ops::all() {
-            let sample = op::of(op, now, &self.pauses);
+            let mut sample = op::of(op, now, &self.pauses);
+            if self.asks_poll_time {
+                let figures = slot::all().filter_map(|slot| slot.figures(op.index));
+                sample.poll_time = Some(figures.map(|figures| figures.poll_duration.sum()).sum());
+            }
             self.busy |= sample.queued > 0 || sample.waits > 0 || sample.oldest_woken.is_some();
             self.ops.push(sample);
         }
@@ -99,6 +107,7 @@ impl Sample {
         self.pollers.ended(now, stops, |over| {
             if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == over.op) {
                 sample.without_cpu += over.waited;
+                sample.observed = true;
                 if now.saturating_sub(over.start) >= sample.long_poll_limit {
                     sample.ended_conduct = sample.ended_conduct.plus(over.conduct);
                 }
@@ -159,7 +168,9 @@ impl Sample {
                 None => self.pauses.since(start),
             };
             let since = start.saturating_add(without_cpu).min(self.now);
-            if self.now - since < limit {
+            let stopped = self.stops.since(start);
+            let mostly_stopped = stopped >= limit / 2 && stopped.saturating_mul(3) >= age;
+            if self.now - since < limit || mostly_stopped {
                 continue;
             }
             if activity.kind() == Kind::Poll && self.is_given_away(op.runtime) {
@@ -170,7 +181,8 @@ impl Sample {
         }
         if let Some((held, _, activity)) = overdue {
             let (conduct, address) = (self.pollers.take_conduct(id, activity), self.pollers.address(id, activity));
-            self.overdue.push(Held { conduct, address, ..held });
+            let by_hand = slot.by_hand() >= activity.start(self.now);
+            self.overdue.push(Held { conduct, address, by_hand, ..held });
         }
     }
 }

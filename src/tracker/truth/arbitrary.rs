@@ -36,7 +36,7 @@ fn index() -> impl Strategy<Value = u32> {
 fn conduct() -> impl Strategy<Value = Conduct> {
     let asleep = prop_oneof![
         Just(None),
-        Just(Some(Asleep::Park)),
+        Just(Some(Asleep::Park(8))),
         Just(Some(Asleep::Call("read"))),
         Just(Some(Asleep::Lock(8))),
         Just(Some(Asleep::Unknown(8))),

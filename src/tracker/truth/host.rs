@@ -1,7 +1,7 @@
 //! Processes that get no CPU, or do not run at all: no op is to blame.
 
+use super::poll::Does::{self, HasNoCpu, SleepsIn};
 use super::station::Work::{Computes, Sleeps};
-use super::timeline::Does::{self, HasNoCpu, SleepsIn};
 use super::timeline::{MS, Timeline};
 use super::{Expected, truths};
 use crate::cause::Action::*;
@@ -24,12 +24,12 @@ const SECOND: Machine = Machine {
 
 truths! {
     /// A big process forks: all of its threads wait for the page tables to be copied.
-    big_fork: stops(&[120; 6], Some(115), 0) => PAUSED.detail("memory").period_ms(320);
+    big_fork: stops(&[120; 6], Some(115), 0) => PAUSED.detail("memory").period_ms(520);
     /// It reads its pages from disk.
-    page_faults: stops(&[120; 6], Some(2), 5_000) => PAUSED.detail("memory").period_ms(320);
+    page_faults: stops(&[120; 6], Some(2), 5_000) => PAUSED.detail("memory").period_ms(520);
     /// It does nothing meanwhile.
-    stopped_by_signal: stops(&[120; 6], Some(2), 0) => PAUSED.detail("stopped").period_ms(320);
-    stopped_for_what: stops(&[120; 6], Option::None, 0) => PAUSED.detail("unknown").period_ms(320);
+    stopped_by_signal: stops(&[120; 6], Some(2), 0) => PAUSED.detail("stopped").period_ms(520);
+    stopped_for_what: stops(&[120; 6], Option::None, 0) => PAUSED.detail("unknown").period_ms(520);
     /// Too briefly to be missed.
     small_fork: stops(&[20; 3], Some(18), 0) => Expected::healthy();
 
@@ -64,7 +64,7 @@ truths! {
             .meanwhile(&[Undetermined], &[]);
 }
 
-/// Stops of these lengths, with 200 ms between them, in which the process used so much CPU time and read so many pages.
+/// Stops of these lengths, with 400 ms between them, in which the process used so much CPU time and read so many pages.
 fn stops(lengths: &[u64], cpu: Option<u64>, major_faults: u64) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(2);
@@ -77,7 +77,7 @@ fn stops(lengths: &[u64], cpu: Option<u64>, major_faults: u64) -> Timeline {
         let (from, to) = (time.sample.now, time.sample.now + length * MS);
         time.sample.stop = Some(Stop { from, to, cpu: cpu.map(|cpu| cpu * MS), major_faults: Some(major_faults) });
         time.stop(length);
-        time.pass(200);
+        time.pass(400);
     }
     time
 }

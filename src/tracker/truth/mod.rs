@@ -3,6 +3,7 @@
 
 mod arbitrary;
 mod host;
+mod poll;
 mod polls;
 mod pools;
 mod properties;

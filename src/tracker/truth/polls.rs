@@ -1,7 +1,7 @@
 //! Polls that hold their worker: computing, blocked, locked, or waiting for what only they could do.
 
+use super::poll::Does::{self, Computes, HasNoCpu, Locks, Parks, SleepsIn, Unknown};
 use super::station::Work::Sleeps;
-use super::timeline::Does::{self, Computes, HasNoCpu, Locks, Parks, SleepsIn, Unknown};
 use super::timeline::{NEVER, Timeline};
 use super::{Expected, truths};
 use crate::cause::Action::*;
@@ -16,12 +16,15 @@ const HARMLESS: Expected = Expected::healthy();
 
 truths! {
     /// A `block_on` inside a task has used up the task's budget and never wakes.
-    foreign_block_on: foreign_block_on(Parks)
+    foreign_block_on: foreign_block_on(Parks, true)
         => Expected::of(LongPoll, GoAsync).detail("block_on").culprits(&["import"]);
     /// It reads from a socket instead.
-    foreign_read: foreign_block_on(SleepsIn("recvfrom")) => BLOCKS.culprits(&["import"]).says("recvfrom");
+    foreign_read: foreign_block_on(SleepsIn("recvfrom"), false) => BLOCKS.culprits(&["import"]).says("recvfrom");
+    /// It is parked, and no future was seen to be run by hand.
+    parked_in_poll: foreign_block_on(Parks, false)
+        => Expected::of(LongPoll, Offload).detail("unknown").culprits(&["import"]).unsure();
     /// Nobody knows what its thread does.
-    foreign_unknown: foreign_block_on(Unknown)
+    foreign_unknown: foreign_block_on(Unknown, false)
         => Expected::of(LongPoll, Offload).detail("unknown").culprits(&["import"]).unsure();
 
     /// One answer in ten is serialised on the worker for 150 ms; small ones wait behind it.
@@ -137,7 +140,7 @@ truths! {
     small_tasks: crowd(0) => Expected::healthy();
 }
 
-fn foreign_block_on(does: Does) -> Timeline {
+fn foreign_block_on(does: Does, by_hand: bool) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(2);
     let pool = time.pool(runtime, 16);
@@ -146,7 +149,7 @@ fn foreign_block_on(does: Does) -> Timeline {
         time.calls(pool, block, 12, Sleeps(1));
         time.pass(5);
     }
-    time.poll(runtime, import, NEVER, does);
+    time.poll(runtime, import, NEVER, does).by_hand = by_hand;
     time.pass(2_500);
     time
 }

@@ -66,7 +66,7 @@ truths! {
     one_endless_loop: loop_beside_others(1) => ALL_HELD.culprits(&["report", "runner"]).victims(&["report"])
         .meanwhile(&[Undetermined], &[]);
     most_are_endless_loops: loop_beside_others(3) => LEAKS.culprits(&["runner", "report"]).victims(&["report"])
-        .meanwhile(&[Undetermined, PoolSaturated], &[]);
+        .meanwhile(&[Undetermined], &[]);
 
     /// Thousands of tiny calls, one after the other.
     tiny_calls: tiny_calls(2_000, 1_000, 70_000)
@@ -81,6 +81,12 @@ truths! {
             .says("name lookups");
     /// One job less: they get the fourth thread at once.
     visible_room: hidden_dns(3) => Expected::healthy();
+    /// Small calls queue behind each other, some time after long ones of others.
+    former_holder: former_holder(2_000)
+        => ALL_HELD.culprits(&["small"]).victims(&["small"]).meanwhile(&[Undetermined], &["export"]);
+    /// They have waited since those held the threads.
+    recent_holder: former_holder(0) => ALL_HELD.culprits(&["export", "small"]).victims(&["small"])
+        .meanwhile(&[Undetermined], &[]);
     /// Nobody wrapped those that hold the threads.
     unwrapped_pool: unwrapped_pool(4) => ALL_HELD.victims(&["read"])
         .meanwhile(&[Undetermined], &[]).says("4 of the pool's 4 threads are held by calls that nobody wrapped");
@@ -224,6 +230,19 @@ fn hidden_dns(thumbnails: usize) -> Timeline {
         time.calls(pool, thumbnail, thumbnails, Sleeps(780));
         time.pass(900);
     }
+    time
+}
+
+/// So long after a long call of another op many small ones come at once; it is judged 400 ms later, or right after it.
+fn former_holder(gap: u64) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let pool = time.known_pool(runtime, 1);
+    let (export, small) = (time.op("export", runtime), time.op("small", runtime));
+    time.calls(pool, export, 1, Sleeps(3_000));
+    time.pass(if gap == 0 { 1_000 } else { 3_000 + gap });
+    time.calls(pool, small, 60, Sleeps(20));
+    time.pass(if gap == 0 { 2_400 } else { 400 });
     time
 }
 

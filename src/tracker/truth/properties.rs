@@ -1,8 +1,8 @@
 //! What holds for every history.
 
+use super::poll::Does::{self, HasNoCpu, Locks, Parks, SleepsIn, Unknown};
 use super::station::Work::{self, Both, Computes, Loops, Sleeps, WaitsFor};
 use super::suspects_fault;
-use super::timeline::Does::{self, HasNoCpu, Locks, Parks, SleepsIn, Unknown};
 use super::timeline::{MS, NEVER, Timeline};
 use crate::cause::Cause;
 use crate::incident::{Incident, IncidentChange};

@@ -1,11 +1,13 @@
 //! The two incidents that this crate exists for, and the same worker with other faults or none; and programs with nothing
 //! wrong in them.
 
+use super::poll::Does;
 use super::station::Work::{self, Computes, Sleeps};
-use super::timeline::{Does, Timeline};
+use super::timeline::Timeline;
 use super::{Expected, truths};
 use crate::cause::Action::*;
 use crate::cause::Cause::*;
+use crate::cause::Effect::CatchUpBurst;
 
 const TOO_SMALL: Expected = Expected::of(PoolSaturated, RaisePool)
     .detail("io")
@@ -40,6 +42,12 @@ truths! {
     story_b_uneven: stopped_server(&[2_000, 7_000, 900, 4_000, 12_000, 1_000, 3_000]) => PAUSED;
     /// Never.
     story_b_running: stopped_server(&[]) => Expected::healthy();
+
+    /// What it missed it makes up for all at once.
+    catch_up_burst: burst(40) => Expected::of(ProcessPaused, SkipMissedTicks).detail("stopped").effects(&[CatchUpBurst])
+        .says("`tick` skip");
+    /// It goes on as before.
+    skipped_ticks: burst(2) => PAUSED;
 
     /// A long blocking job where it belongs, and small ones beside it.
     long_job: long_job(64) => Expected::healthy();
@@ -95,6 +103,26 @@ fn stopped_server(between: &[u64]) -> Timeline {
         time.came_late(ingest, Option::None, 690);
     }
     time.pass(500);
+    time
+}
+
+/// A task ticks every 50 ms; the process is stopped, and then it does so many ticks in 200 ms.
+fn burst(ticks: usize) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(1);
+    let tick = time.op("tick", runtime);
+    for _ in 0..60 {
+        time.poll(runtime, tick, 4, Does::Computes);
+        time.pass(50);
+    }
+    time.stop(2_000);
+    for at in 0..40 {
+        if at % (40 / ticks) == 0 {
+            time.poll(runtime, tick, 4, Does::Computes);
+        }
+        time.pass(5);
+    }
+    time.pass(300);
     time
 }
 

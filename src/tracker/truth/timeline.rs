@@ -2,6 +2,7 @@
 //!
 //! Times are in milliseconds from now on, or for how long; time passes only in [`Timeline::pass`] and its like.
 
+use super::poll::{Does, Poll};
 use super::station::{Station, Work};
 use crate::conduct::{Asleep, Conduct};
 use crate::counted::Counted;
@@ -22,59 +23,6 @@ const LOOK: u64 = 5 * MS;
 const WINDOW: u64 = 10_000 * MS;
 /// How often the machine is asked.
 const WITNESSED: u64 = 1_000 * MS;
-
-/// What the thread of a poll does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Does {
-    Computes,
-    /// It sleeps in this system call.
-    SleepsIn(&'static str),
-    /// It waits for the lock at this address.
-    Locks(u64),
-    /// It waits until another thread wakes it.
-    Parks,
-    /// It is ready to run and has no CPU for so many percent of the time; the rest it computes.
-    HasNoCpu(u64),
-    /// Nobody knows.
-    Unknown,
-}
-
-impl Does {
-    fn conduct(self, of: u64) -> Conduct {
-        match self {
-            Self::Computes => Conduct::new(of, of, 0, None),
-            Self::SleepsIn(call) => Conduct::new(of, 0, 0, Some(Asleep::Call(call))),
-            Self::Locks(address) => Conduct::new(of, 0, 0, Some(Asleep::Lock(address))),
-            Self::Parks => Conduct::new(of, 0, 0, Some(Asleep::Park)),
-            Self::HasNoCpu(percent) => Conduct::new(of, of * (100 - percent) / 100, of * percent / 100, None),
-            Self::Unknown => Conduct::default(),
-        }
-    }
-
-    fn without_cpu(self, of: u64) -> u64 {
-        if let Self::HasNoCpu(percent) = self { of * percent / 100 } else { 0 }
-    }
-}
-
-/// One poll.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Poll {
-    /// None where nobody wrapped it: then its worker shows.
-    op: Option<usize>,
-    runtime: usize,
-    since: u64,
-    ends: u64,
-    does: Does,
-    /// Up to when its thread's conduct has been taken, and how long it has been without a CPU so far.
-    taken: u64,
-    waited: u64,
-    pub(super) steps: bool,
-    pub(super) given_away: bool,
-    /// Its worker was the one that watched the timers.
-    pub(super) holds_driver: bool,
-    /// Whose poll comes right behind it, and how late that is.
-    pub(super) delays: Option<(usize, u64)>,
-}
 
 pub(super) struct Timeline {
     pub(super) tracker: Tracker,
@@ -109,7 +57,9 @@ pub(in crate::tracker) fn op_sample(index: u32, name: &'static str, runtime: Opt
         oldest_wait: None,
         oldest_woken: None,
         counted: Counted::default(),
+        poll_time: None,
         without_cpu: 0,
+        observed: false,
         ended_conduct: Conduct::default(),
         nested_now: 0,
         nested_in: None,
@@ -204,22 +154,8 @@ impl Timeline {
     /// A poll begins that takes so long.
     pub(super) fn poll(&mut self, runtime: usize, op: impl Into<Option<usize>>, millis: u64, does: Does) -> &mut Poll {
         let (since, at) = (self.sample.now, self.polls.len());
-        let (op, ends) = (op.into(), since.saturating_add(millis.saturating_mul(MS)));
-        let (taken, waited, delays) = (since, 0, None);
-        let (steps, given_away, holds_driver) = (false, false, false);
-        self.polls.push(Poll {
-            op,
-            runtime,
-            since,
-            ends,
-            does,
-            taken,
-            waited,
-            steps,
-            given_away,
-            holds_driver,
-            delays,
-        });
+        let ends = since.saturating_add(millis.saturating_mul(MS));
+        self.polls.push(Poll::new(op.into(), runtime, since, ends, does));
         &mut self.polls[at]
     }
 
@@ -311,7 +247,7 @@ impl Timeline {
         sample.given_before = std::mem::take(&mut sample.given_away);
         sample.overdue.clear();
         for op in &mut sample.ops {
-            (op.without_cpu, op.ended_conduct) = (0, Conduct::default());
+            (op.without_cpu, op.observed, op.ended_conduct) = (0, false, Conduct::default());
         }
         for poll in &mut self.polls {
             let Some(op) = poll.op.map(|op| &mut sample.ops[op]) else { continue };
@@ -319,6 +255,8 @@ impl Timeline {
             poll.waited += poll.does.without_cpu(ran.min(poll.ends.saturating_sub(sample.previous)));
             if poll.ends <= now {
                 let took = poll.ends - poll.since;
+                op.poll_time = Some(op.poll_time.unwrap_or(0) + took);
+                op.observed |= poll.observed;
                 op.without_cpu += poll.waited + sample.stops.since(poll.since);
                 if took >= limit {
                     (op.counted.long_polls, op.counted.long_poll_time) =
@@ -327,6 +265,7 @@ impl Timeline {
                 }
                 continue;
             }
+            poll.observed |= now - poll.since >= limit / 4 && poll.does != Does::Unknown;
             // Where the kernel does not tell of the thread it may have fared as the observer did.
             let unknown = poll.does == Does::Unknown;
             let stopped = if unknown { sample.pauses.since(poll.since) } else { sample.stops.since(poll.since) };
@@ -341,7 +280,8 @@ impl Timeline {
             let address = if let Does::Locks(address) = poll.does { address } else { 0 };
             let conduct = poll.does.conduct(now - poll.taken);
             poll.taken = now;
-            sample.overdue.push(Held { conduct, address, steps: poll.steps, ..Held::new(op.site.index, since) });
+            let (steps, by_hand) = (poll.steps, poll.by_hand);
+            sample.overdue.push(Held { conduct, address, steps, by_hand, ..Held::new(op.site.index, since) });
         }
         let ended: Vec<Poll> = self.polls.iter().filter(|poll| poll.ends <= now).copied().collect();
         for (op, (delayed, late)) in ended.iter().filter_map(|poll| Some((poll.op, poll.delays?))) {
