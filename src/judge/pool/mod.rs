@@ -1,8 +1,8 @@
 //! Why calls wait for a thread of a pool.
 //!
 //! A ladder; the first step that applies tells. Before anybody is accused of holding the threads it is asked whether the
-//! pool takes calls at all, whether the threads seen are all that there are, whether anything moves, and whether they
-//! are given the CPU.
+//! pool takes calls at all, whether the threads seen are all that there are, whether they are given the CPU, and whether
+//! anything moves.
 
 mod nest;
 mod tell;
@@ -97,8 +97,8 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
             .or_else(|| pool.leaked(first))
             .or_else(|| pool.has_room())
             .or_else(|| pool.others_hold(first))
-            .or_else(|| pool.nothing_ends(first))
-            .or_else(|| pool.no_cpu(first)),
+            .or_else(|| pool.no_cpu(first))
+            .or_else(|| pool.nothing_ends(first)),
     });
     let hidden = steps.as_ref().is_some_and(|verdict| verdict.cause == Cause::PoolSaturated);
     let mut verdict = match (steps, first) {
@@ -115,6 +115,9 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
         verdict.culprits.extend(pool.nest.as_ref().map(|nest| nest.outer.clone()));
     } else if of_holder {
         verdict.culprits = culprits;
+    }
+    if of_holder && victims.is_empty() && pool.canary_waits() {
+        verdict.advice += ". Who waits is not watched: files, name lookups, stdin and stdout use this pool, too";
     }
     verdict.victims = victims;
     verdict = verdict.effect(Effect::HandOffLost, pool.workers_stuck);
@@ -183,20 +186,19 @@ impl Pool {
             return unwatched("jobs of other ops execute, perhaps on the same pool", evidence);
         }
         if self.canary_waits() {
-            return self.hidden(None);
+            return self.hidden();
         }
         unwatched("no watched call holds a thread of this pool", String::new())
     }
 
     /// The observer's own call had to wait, so the pool is full: of calls that nobody wrapped.
-    fn hidden(&self, first: Option<&Culprit>) -> Verdict {
+    fn hidden(&self) -> Verdict {
         let canary = self.canary.unwrap_or_default();
-        let seen = first.map_or(0, |first| self.seen(first));
         let evidence = match self.cap {
             Some(cap) => format!(
                 "{} of the pool's {cap} threads are held by calls that nobody wrapped, and a call of the detector's own \
                  waited for {canary:.1?}",
-                cap.saturating_sub(seen)
+                cap.saturating_sub(self.executing)
             ),
             None => format!(
                 "its threads are held by calls that nobody wrapped, and a call of the detector's own waited for {canary:.1?}"
@@ -296,7 +298,7 @@ impl Pool {
         let (seen, ever) = (self.seen(first), self.crowd.executing.ever());
         if self.uncovered {
             if self.canary_waits() {
-                return Some(self.hidden(Some(first)));
+                return Some(self.hidden());
             }
             let detail = "no watched call held a thread of this pool for most of the wait";
             return Some(unwatched(detail, String::new()));
@@ -312,7 +314,7 @@ impl Pool {
             return None;
         }
         if self.canary_waits() {
-            return Some(self.hidden(Some(first)));
+            return Some(self.hidden());
         }
         let known = match self.cap {
             Some(cap) => format!("the pool has {cap}"),
