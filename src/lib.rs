@@ -87,6 +87,7 @@ mod parity;
 mod pause;
 mod poller;
 mod probe;
+mod replay;
 mod report;
 mod rouse;
 mod runtime;
