@@ -11,6 +11,9 @@ use crate::sample::{Excused, Machine, OpSample, RuntimeSample, Sample, Site, Sto
 use std::collections::HashMap;
 use tokio::runtime;
 
+/// So many calls are its first.
+const EARLY: u64 = 24;
+
 /// One op, lately.
 #[derive(Debug, Clone)]
 pub(crate) struct OpFacts {
@@ -18,6 +21,8 @@ pub(crate) struct OpFacts {
     pub(crate) counted: Lately<Counted>,
     /// What it has counted since the process started.
     pub(crate) history: Counted,
+    /// What it had counted when its first calls had ended: how it used to be, where there is no longer past to compare with.
+    pub(crate) early: Counted,
     pub(crate) queued_age: Peak,
     pub(crate) wait_age: Peak,
     pub(crate) executing: Peak,
@@ -173,6 +178,9 @@ impl Facts {
         facts.counted.add(fresh);
         facts.conduct.add(op.ended_conduct);
         facts.history = op.counted;
+        if facts.early.ended < EARLY {
+            facts.early = op.counted;
+        }
         facts.queued_age.see(op.queued_age(now));
         facts.wait_age.see(op.wait_age(now));
         facts.executing.see(op.executing);
@@ -264,6 +272,7 @@ impl OpFacts {
             site,
             counted: Lately::default(),
             history: Counted::default(),
+            early: Counted::default(),
             queued_age: Peak::default(),
             wait_age: Peak::default(),
             executing: Peak::default(),
@@ -280,7 +289,7 @@ impl OpFacts {
 
 impl RuntimeFacts {
     fn see(&mut self, runtime: &RuntimeSample, now: u64) {
-        let full = runtime.workers > 0 && runtime.parked == 0;
+        let full = runtime.is_full();
         self.full.add(Share { part: u64::from(full), of: 1 });
         self.frozen.see(runtime.frozen.iter().map(|frozen| now.saturating_sub(frozen.since)).max().unwrap_or(0));
         self.beat_late.see(runtime.beat_late.unwrap_or(0));

@@ -159,9 +159,15 @@ impl Poller {
             let on_cpu = time.on_cpu.saturating_sub(first.on_cpu);
             waited = waited.max(seen.saturating_sub(on_cpu.saturating_add(TIMER_TICK)));
         }
-        // Before it was looked at it fared as it has since.
-        let before = u128::from(at.saturating_sub(start)) * u128::from(waited) / u128::from(seen.max(1));
-        self.waited = waited + before as u64;
+        // Before it was looked at it fared as it has since. But where that was longer, because the observer had no CPU
+        // either, of a thread that wants one nobody knows.
+        let unseen = at.saturating_sub(start);
+        let before = if self.awake && seen < unseen {
+            unseen
+        } else {
+            (u128::from(unseen) * u128::from(waited) / u128::from(seen.max(1))) as u64
+        };
+        self.waited = waited + before;
         // What its thread did after the end, if this is the end, is another's.
         if let Some(sleeps) = sleeps
             && let Some((last, at)) = self.last.replace((time, now))
@@ -191,8 +197,9 @@ impl Poller {
 fn conduct_since(before: &CpuTime, at: u64, time: &CpuTime, now: u64, asleep: Option<Asleep>) -> Conduct {
     let of = now.saturating_sub(at);
     let waited = time.without_cpu_since(before, of);
+    let told = time.on_cpu.saturating_sub(before.on_cpu);
     // The kernel brings the sum of a thread that runs up to date once in its timer's tick.
-    let on_cpu = if time.runnable { of.saturating_sub(waited) } else { time.on_cpu.saturating_sub(before.on_cpu) };
+    let on_cpu = if time.runnable { told.saturating_add(TIMER_TICK).min(of.saturating_sub(waited)) } else { told };
     Conduct::new(of, on_cpu, waited, asleep)
 }
 

@@ -90,7 +90,7 @@ impl Watched {
         }
         (self.canaries, self.sent) = (seen.canary.ran, seen.canary.pending_since.or(Some(now)));
         told.canary_passed = self.passed;
-        let crowded = told.depth > 0 && told.workers > 0 && told.parked == 0;
+        let crowded = told.depth > 0 && told.is_full();
         self.crowded = if crowded { self.crowded + 1 } else { 0 };
         self.tell_threads(&mut told);
         told.refused = self.is_refused(now, waits || told.canary_waits, executing, &told);
@@ -124,7 +124,8 @@ impl Watched {
         if now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried_at == 0 {
             self.tried_at = now;
             let refused = Arc::clone(&self.refused);
-            self.errands.send(move || refused.store(evidence::can_start_thread().is_err(), Ordering::Relaxed));
+            let stack = self.sight.last().canary.stack.unwrap_or(evidence::USUAL_STACK);
+            self.errands.send(move || refused.store(evidence::can_start_thread(stack).is_err(), Ordering::Relaxed));
         }
         let canary = self.sight.last().canary.refused_at.is_some_and(|at| now.saturating_sub(at) < TRIED_EVERY);
         canary || self.refused.load(Ordering::Relaxed)
@@ -157,7 +158,8 @@ fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64) -> RuntimeSampl
     let since = |at: u64| now.saturating_sub(at).saturating_sub(pauses.since(at));
     let beat = seen.heartbeat;
     let beat_late = beat.worst.filter(|_| beat.state == State::Beating);
-    let canary = seen.canary.worst.or(seen.canary.last_wait);
+    // Once one has come through, none that waits is known, too.
+    let canary = seen.canary.worst.or(seen.canary.last_wait.map(|_| 0));
     RuntimeSample {
         runtime: Some(id),
         current_thread: seen.may_be_undriven,

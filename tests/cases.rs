@@ -63,6 +63,10 @@ const NOT_YET: &[&str] = &[
     "single_thread_hash",
     "many_small_tasks",
     "catch_up_burst",
+    "files_hold_pool",
+    "lifo_woken",
+    "driver_blocked",
+    "lock_of_a_thread",
 ];
 
 /// Cases in which the host is made worse than it is, which may fail to do harm. Not to know is right enough there; a
@@ -90,6 +94,7 @@ const CALM: &[&str] = &[
     "abandoned_calls",
     "thread_limit",
     "wrapped_connection_wait",
+    "files_hold_pool",
 ];
 
 /// No case takes half of it.
@@ -153,6 +158,13 @@ cases! {
     hand_off_lost
     rayon_queue
     wrapped_connection_wait
+    files_hold_pool
+    pool_mixed
+    lifo_woken
+    driver_blocked
+    lock_of_a_thread
+    busy_server
+    burst_of_jobs
     join_all_cpu
     slow_write_under_lock
     rayon_wait
@@ -186,6 +198,20 @@ fn the_matrix_counts_and_refuses_what_it_does_not_understand() {
         let output = doctor(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(!output.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn the_soak_serves_and_counts_for_as_long_as_it_is_told() {
+    let _quiet = CPUS.write().unwrap_or_else(PoisonError::into_inner);
+    let output = output_within(doctor(&["--soak", "3s"]), PATIENCE);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (answered, _) = text.lines().find_map(|line| line.split_once(" requests answered in ")).unwrap();
+    assert!(answered.parse::<u64>().unwrap() > 0, "{text}");
+    let convicted = !text.contains("\n0 incidents that convict an op");
+    assert_eq!(output.status.code(), Some(i32::from(convicted)), "{text}");
+    for duration in ["", "s", "ten", "3d"] {
+        assert_eq!(doctor(&["--soak", duration]).output().unwrap().status.code(), Some(2), "{duration}");
     }
 }
 

@@ -51,14 +51,18 @@ pub(crate) fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
 
-/// As much stack as threads have that nobody has chosen a size for, and a bit more: so that none will do that an ended thread
-/// has left, and none is left that the threads which are refused would be given.
-const USUAL_STACK: usize = (2 << 20) + (64 << 10);
+/// As much stack as threads have that nobody has chosen a size for.
+pub(crate) const USUAL_STACK: u64 = 2 << 20;
 
-/// Whether a thread can be started now. It tries, and waits for the thread's end: dear, 15 us and as long as there is no
-/// CPU, and the thread counts against the very limit that is asked after. Only under suspicion.
-pub(crate) fn can_start_thread() -> Result<(), ErrorKind> {
-    let thread = std::thread::Builder::new().name("starvation-try".into()).stack_size(USUAL_STACK).spawn(|| {});
+/// A bit more, so that none will do that an ended thread has left, and none is left that the threads would be given which
+/// are refused.
+const MORE: u64 = 64 << 10;
+
+/// Whether a thread with so much stack can be started now. It tries, and waits for the thread's end: dear, 50 us and as
+/// long as there is no CPU, and the thread counts against the very limit that is asked after. Only under suspicion.
+pub(crate) fn can_start_thread(stack: u64) -> Result<(), ErrorKind> {
+    let stack = usize::try_from(stack.saturating_add(MORE)).map_err(|_| ErrorKind::OutOfMemory)?;
+    let thread = std::thread::Builder::new().name("starvation-try".into()).stack_size(stack).spawn(|| {});
     // It does nothing that could panic.
     thread.map(|thread| drop(thread.join())).map_err(|error| error.kind())
 }
@@ -80,7 +84,8 @@ mod tests {
 
     #[test]
     fn a_thread_can_be_started_where_this_test_runs() {
-        assert_eq!(can_start_thread(), Ok(()));
+        assert_eq!(can_start_thread(USUAL_STACK), Ok(()));
+        assert!(can_start_thread(1 << 60).is_err());
         assert!(cpus() >= 1);
     }
 }

@@ -43,8 +43,9 @@ fn slow_time(op: &OpFacts) -> u64 {
     // Without a history nobody knows whether it was ever faster.
     let usual = |before: Counted| before.execution_time.checked_div(before.ended).filter(|_| before.ended >= CALLS);
     let slower = |now: u64, before: Counted| usual(before).is_some_and(|usual| now * 100 >= usual * SLOWER);
-    let lately = op.counted.now.execution_time.checked_div(op.counted.now.ended).unwrap_or(0);
-    if slower(mean, op.history.since(recent)) || slower(lately, op.counted.before) { recent.execution_time } else { 0 }
+    let later = op.history.since(op.early);
+    let since = later.execution_time.checked_div(later.ended).filter(|_| later.ended >= CALLS).unwrap_or(0);
+    if slower(mean, op.history.since(recent)) || slower(since, op.early) { recent.execution_time } else { 0 }
 }
 
 /// How long the calls of an op were on their way, where that is what they mostly did; otherwise 0.
@@ -69,7 +70,7 @@ fn culprit(op: &OpFacts) -> Culprit {
 
 fn slow_work(op: &OpFacts) -> Verdict {
     let (name, recent) = (op.site.name, op.counted.recent());
-    let before = op.history.since(recent);
+    let before = if op.history.ended > recent.ended { op.history.since(recent) } else { op.early };
     let average = |time: u64, calls: u64| nanos(time.checked_div(calls).unwrap_or(0));
     let mut evidence = format!(
         "{} calls of `{name}` executed for {:.1?} each and waited {:.1?} for their thread",

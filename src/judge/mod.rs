@@ -125,8 +125,9 @@ pub(crate) fn worst(incidents: &[Arc<Incident>]) -> Option<&Arc<Incident>> {
     let delay =
         |of: &Incident| incidents.iter().filter(|other| alike(of, other)).map(|other| other.delay).sum::<Duration>();
     let harmful = || incidents.iter().filter(|incident| !incident.is_harmless());
-    // Of equal delays the last one is taken.
-    harmful().max_by_key(|incident| (delay(incident), incident.opened_after))
+    // What is determined says more. Of equal delays the last one is taken.
+    let weight = |incident: &Incident| delay(incident) / if incident.cause == Cause::Undetermined { 4 } else { 1 };
+    harmful().max_by_key(|incident| (weight(incident), incident.opened_after))
 }
 
 /// A number and its noun, in one or in many.

@@ -76,7 +76,7 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
     verdict = verdict
         .effect(Effect::DriverHeld, late && multi && around.parked > 0)
         .effect(Effect::LifoVictim, !victims.is_empty() && multi && around.parked > 0)
-        .effect(Effect::HandOffLost, around.pool_full && detail != "computing" && multi)
+        .effect(Effect::HandOffLost, around.pool_full && detail != "computing" && !around.current_thread)
         .effect(Effect::WorkersBlocked, around.stuck.max(now) >= around.workers.max(1) || around.depth > 0);
     verdict.victims = victims;
     verdict.harmless = around.spared && verdict.victims.is_empty() && !late && age < SERIOUS;

@@ -6,6 +6,7 @@
 
 use super::errand::Errands;
 use crate::clock;
+use crate::evidence;
 use crate::threads;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub(crate) struct Canary {
     pub(crate) ran: u64,
     /// The thread that ran the last one.
     pub(crate) tid: Option<u32>,
+    /// How much stack the threads of its pool have.
+    pub(crate) stack: Option<u64>,
     /// When the system refused the pool a thread while none was known to be there.
     pub(crate) refused_at: Option<u64>,
     /// The runtime has shut down.
@@ -66,6 +69,7 @@ struct Flight {
     /// When it ran; or one of the above.
     ran_at: AtomicU64,
     tid: AtomicU64,
+    stack: AtomicU64,
 }
 
 impl Flight {
@@ -101,6 +105,7 @@ impl Job {
     fn run(self, runtime: Option<u64>) {
         let tid = threads::learn(runtime, threads::Role::Pool).map_or(0, u64::from);
         self.0.tid.store(tid, Ordering::Relaxed);
+        self.0.stack.store(evidence::stack_size().unwrap_or(0), Ordering::Relaxed);
         // Release: the thread is there before the time.
         self.0.ran_at.store(clock::now(), Ordering::Release);
     }
@@ -161,6 +166,7 @@ impl Canaries {
                 self.seen.ran += 1;
                 self.seen.last_wait = Some(ran_at.saturating_sub(submitted_at));
                 self.seen.worst = self.seen.last_wait;
+                self.seen.stack = Some(flight.stack.load(Ordering::Relaxed)).filter(|&stack| stack > 0);
                 self.seen.tid = u32::try_from(flight.tid.load(Ordering::Relaxed)).ok().filter(|&tid| tid > 0);
                 self.ran_at = Some(ran_at);
             }

@@ -33,6 +33,15 @@ pub(crate) struct RuntimeSample {
     pub(crate) refused: bool,
 }
 
+impl RuntimeSample {
+    /// Whether all of its workers are at work. The one of a current-thread runtime looks so, too, while nobody drives it: then
+    /// it publishes nothing.
+    pub(crate) fn is_full(&self) -> bool {
+        let driven = !self.current_thread || self.frozen.is_empty();
+        self.workers > 0 && self.parked == 0 && driven
+    }
+}
+
 /// A worker that stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frozen {

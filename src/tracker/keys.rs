@@ -156,7 +156,7 @@ fn is_stuck(frozen: &Frozen, sample: &Sample) -> bool {
 fn is_crowded(facts: &RuntimeFacts, sample: &Sample, late: bool) -> bool {
     let full = facts.full.recent();
     let probe = facts.last.probe.unwrap_or(0) >= sample.queue_wait_limit;
-    full.of >= 10 && full.is_at_least(FULL) && (probe || late)
+    facts.last.is_full() && full.of >= 10 && full.is_at_least(FULL) && (probe || late)
 }
 
 fn pool_of(op: &OpSample) -> Key {

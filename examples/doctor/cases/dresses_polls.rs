@@ -14,6 +14,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -83,6 +84,25 @@ pub(crate) const CASES: &[Case] = &[
             .effects(&["catch_up_burst"])
             .actions(&["skip_missed_ticks", "look_at_host"]),
     ),
+    Case::new(
+        "lifo_woken",
+        "a task wakes another and then parses; the other waits though workers are idle",
+        lifo_woken,
+        LONG_POLL.detail(&["computing"]).culprit(&["parse"]).victim("release").effects(&["lifo_victim"]),
+    ),
+    Case::new(
+        "driver_blocked",
+        "one of two workers waits for timers and sockets, and makes a blocking call",
+        driver_blocked,
+        LONG_POLL.detail(&["blocked"]).culprit(&["sync_call"]).effects(&["driver_held"]),
+    ),
+    Case::new(
+        "lock_of_a_thread",
+        "a lock that another thread holds for long, wanted in a poll",
+        lock_of_a_thread,
+        LONG_POLL.detail(&["locked", "blocked"]).culprit(&["read_cache"]).actions(&["shorten_lock", "offload"]),
+    )
+    .hooks(),
 ];
 
 fn join_all_cpu(ward: &'static Ward) {
@@ -237,5 +257,61 @@ fn catch_up_burst(ward: &'static Ward) {
             sleep(ms(20)).await;
         }
         sleep(ms(400)).await;
+    });
+}
+
+fn lifo_woken(ward: &'static Ward) {
+    ward.runtime(4, 16).block_on(async {
+        let wanted = Arc::new(Notify::new());
+        let release_wanted = Arc::clone(&wanted);
+        let release = async move {
+            loop {
+                release_wanted.notified().await;
+            }
+        };
+        tokio::spawn(instrument_future("release", release));
+        let parse = async move {
+            for _ in 0..6 {
+                sleep(ms(50)).await;
+                wanted.notify_one();
+                burn(ms(300));
+            }
+        };
+        tokio::spawn(instrument_future("parse", parse)).await.unwrap();
+    });
+}
+
+fn driver_blocked(ward: &'static Ward) {
+    let sync_call = async {
+        for _ in 0..8 {
+            sleep(ms(20)).await;
+            block(ms(300));
+        }
+    };
+    ward.runtime(2, 16).block_on(async {
+        heartbeat("ping", ms(20));
+        tokio::spawn(instrument_future("sync_call", sync_call)).await.unwrap();
+    });
+}
+
+fn lock_of_a_thread(ward: &'static Ward) {
+    let cache = Arc::new(Mutex::new(()));
+    let refreshed = Arc::clone(&cache);
+    // It is no thread of the runtime that holds it.
+    thread::spawn(move || {
+        loop {
+            let held = refreshed.lock().unwrap();
+            block(ms(200));
+            drop(held);
+            block(ms(100));
+        }
+    });
+    ward.runtime(2, 16).block_on(async {
+        heartbeat("ping", ms(10));
+        let read = repeat(ms(3_000), async move || {
+            drop(cache.lock().unwrap());
+            sleep(ms(10)).await;
+        });
+        tokio::spawn(instrument_future("read_cache", read)).await.unwrap();
     });
 }

@@ -1,8 +1,8 @@
 //! Faults of pools in other dresses than the reports: the rule is to be right, not the case.
 
 use crate::case::{Case, Expected};
-use crate::host::limit_address_space;
-use crate::tools::{block, burn, ms, repeat};
+use crate::host::{limit_address_space, make_fifo};
+use crate::tools::{block, burn, ms, repeat, scratch};
 use crate::ward::Ward;
 use starvation::{instrument_blocking, instrument_future, instrument_job, instrument_wait};
 use std::sync::Arc;
@@ -90,6 +90,20 @@ pub(crate) const CASES: &[Case] = &[
             .culprit(&["query", "connection"])
             .incidents(&[("pool_saturated", "query")])
             .actions(&["separate_pool", "look_downstream", "raise_pool"]),
+    )
+    .hooks(),
+    Case::new(
+        "files_hold_pool",
+        "files that take for ever to open hold the pool, and nobody sees them; the waiting job is innocent",
+        files_hold_pool,
+        Expected::fault(&["pool_saturated", "pool_leak"]).innocent(&["thumbnail", "page"]).victim("thumbnail"),
+    )
+    .judged_after(2_500),
+    Case::new(
+        "pool_mixed",
+        "jobs that compute for a while and wait for a while fill their pool",
+        pool_mixed,
+        SATURATED.detail(&["mixed"]).culprit(&["render"]).victim("render"),
     )
     .hooks(),
 ];
@@ -244,6 +258,38 @@ fn wrapped_connection_wait(ward: &'static Ward) {
                     block(ms(150));
                 };
                 instrument_blocking("query", query).await.unwrap();
+            }));
+        }
+        sleep(ms(3_000)).await;
+    });
+}
+
+fn files_hold_pool(ward: &'static Ward) {
+    let path = scratch("never-opened");
+    make_fifo(&path);
+    ward.runtime(2, 2).block_on(async {
+        for _ in 0..2 {
+            tokio::spawn(tokio::fs::File::open(path.clone()));
+        }
+        sleep(ms(50)).await;
+        let page = async { instrument_blocking("thumbnail", || block(ms(1))).await.unwrap() };
+        let page = tokio::spawn(instrument_future("page", page));
+        sleep(ms(100)).await;
+        // Those who have it open already need no name.
+        std::fs::remove_file(&path).unwrap();
+        page.await.unwrap();
+    });
+}
+
+fn pool_mixed(ward: &'static Ward) {
+    ward.runtime(2, 2).block_on(async {
+        for _ in 0..8 {
+            tokio::spawn(repeat(ms(60_000), async || {
+                let render = || {
+                    burn(ms(40));
+                    block(ms(60));
+                };
+                instrument_blocking("render", render).await.unwrap();
             }));
         }
         sleep(ms(3_000)).await;

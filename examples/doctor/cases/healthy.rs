@@ -2,8 +2,11 @@
 
 use crate::case::{Case, Expected};
 use crate::host::{pin_to, preempter, stopper};
+use crate::http;
 use crate::tools::{block, burn, heartbeat, ms, repeat};
 use crate::ward::Ward;
+use axum::Router;
+use axum::routing::get;
 use starvation::{instrument_blocking, instrument_future, instrument_wait};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
@@ -48,6 +51,14 @@ pub(crate) const CASES: &[Case] = &[
     ),
     Case::new("cpu_jobs", "one computing job at a time, where it belongs", cpu_jobs, SILENCE).hooks(),
     Case::new("brisk_permits", "permits that are waited for briefly, all the time", brisk_permits, SILENCE),
+    Case::new(
+        "busy_server",
+        "a server that is well used: short polls, small jobs, no waits to speak of",
+        busy_server,
+        SILENCE,
+    )
+    .hooks(),
+    Case::new("burst_of_jobs", "200 jobs at once, for which the pool has room", burst_of_jobs, SILENCE),
 ];
 
 fn long_job(ward: &'static Ward) {
@@ -158,5 +169,31 @@ fn brisk_permits(ward: &'static Ward) {
             }));
         }
         sleep(ms(2_000)).await;
+    });
+}
+
+fn busy_server(ward: &'static Ward) {
+    let page = || {
+        instrument_future("page", async {
+            burn(ms(1));
+            instrument_blocking("read", || block(ms(3))).await.unwrap();
+        })
+    };
+    let runtime = ward.runtime(2, 64);
+    let address = runtime.block_on(http::serve(Router::new().route("/", get(page))));
+    for client in http::clients(address, 8, &["/"], ms(10), ms(2_500)) {
+        client.join().unwrap();
+    }
+}
+
+fn burst_of_jobs(ward: &'static Ward) {
+    ward.runtime(2, 512).block_on(async {
+        for _ in 0..3 {
+            let jobs: Vec<_> = (0..200).map(|_| instrument_blocking("fetch", || block(ms(300)))).collect();
+            for job in jobs {
+                job.await.unwrap();
+            }
+            sleep(ms(200)).await;
+        }
     });
 }

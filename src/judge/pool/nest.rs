@@ -3,8 +3,11 @@
 
 use crate::cause::{Action, Cause};
 use crate::incident::{Culprit, Victim};
-use crate::judge::{LIKELY, OPEN, Verdict, so_many};
+use crate::judge::{LIKELY, Verdict, so_many};
 use std::panic::Location;
+
+/// It can come to it: a warning.
+const NOT_YET: f64 = 0.3;
 
 /// Calls that a thread of their own pool waits for.
 #[derive(Debug, Clone)]
@@ -42,7 +45,7 @@ impl Nest {
             "`{outer}` has waited for `{inner}` on a thread of the pool that `{inner}` itself needs, {times} (depth 2); it has \
              not hung yet, and will {when}"
         );
-        let mut verdict = Verdict::new(Cause::PoolDeadlock, OPEN, evidence).detail(self.detail());
+        let mut verdict = Verdict::new(Cause::PoolDeadlock, NOT_YET, evidence).detail(self.detail());
         verdict = verdict.advise(Action::AvoidNested, self.advice());
         verdict.culprits.push(self.outer);
         verdict.victims = victims;
