@@ -51,11 +51,11 @@ impl Pool {
         };
         let had = self.waits_inside.map_or(String::new(), |wait| {
             format!(
-                " It waits for `{wait}` on the pool's threads: wait for that before the call is made, not inside it."
+                ". It waits for `{wait}` on the pool's threads: wait for that before the call is made, not inside it"
             )
         });
         format!(
-            "`{op}` waits for something else than a CPU, so threads are nearly free: {enough}. The cure is an async client.{had}"
+            "`{op}` waits for something else than a CPU, so threads are nearly free: {enough}. The cure is an async client{had}"
         )
     }
 
