@@ -117,7 +117,7 @@ impl<R> BlockingCall<R> {
     }
 
     fn poll_timed(&mut self, context: &mut Context<'_>) -> Poll<(Result<R, JoinError>, CallTiming)> {
-        self.claim.ask();
+        self.claim.ask(context.waker());
         let result = ready!(Pin::new(&mut self.handle).poll(context));
         Poll::Ready((result, self.claim.claim()))
     }

@@ -15,13 +15,14 @@ use crate::figures::{CallFigures, count};
 use crate::gap::Change;
 use crate::op::{self, Op};
 use crate::rouse;
-use crate::scope::Enclosing;
+use crate::scope::{self, Enclosing};
 use crate::slot::{self, Activity, Kind};
 use crate::timing::{CallTiming, Marks, Outcome};
 use crate::trace::{self, CallTrace, QueuedTrace};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::Waker;
 
 const STARTED: u32 = 1;
 const ENDED: u32 = 1 << 1;
@@ -305,8 +306,13 @@ impl Claim {
 
     /// A task is about to ask for the result.
     #[inline]
-    pub(crate) fn ask(&mut self) {
+    pub(crate) fn ask(&mut self, waker: &Waker) {
         if let (Some(call), None) = (&self.call, self.awaited) {
+            if scope::is_by_hand(waker)
+                && let Some(own) = slot::own()
+            {
+                own.note_by_hand(clock::now());
+            }
             // The same flags decide here and in `finish`, so both agree on who came first (invariant 1).
             let awaited = call.flag(AWAITED) & ENDED == 0;
             self.awaited = Some(awaited);

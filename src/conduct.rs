@@ -7,8 +7,8 @@ use crate::lately::Plus;
 pub(crate) enum Asleep {
     /// Waiting for a lock at this address.
     Lock(u64),
-    /// Waiting to be woken by another thread: parked, as who runs a future by hand is.
-    Park,
+    /// Waiting to be woken by another thread: parked, as who runs a future by hand is. At this address, where it is known.
+    Park(u64),
     /// In this system call.
     Call(&'static str),
     /// In a wait of which it is not known what for; at this address, where that is known.
@@ -65,7 +65,7 @@ impl Conduct {
         let slept = of - on_cpu - waited;
         match asleep {
             Some(Asleep::Lock(address)) => (this.locked, this.address) = (slept, address),
-            Some(Asleep::Park) => this.parked = slept,
+            Some(Asleep::Park(address)) => (this.parked, this.address) = (slept, address),
             Some(Asleep::Call(call)) => (this.called, this.call) = (slept, Some(call)),
             Some(Asleep::Unknown(address)) => this.address = address,
             None => {}
@@ -109,10 +109,10 @@ mod tests {
         let manner = |on_cpu, waited, asleep| Conduct::new(330, on_cpu, waited, asleep).manner();
         assert_eq!(manner(300, 0, None), Some(Manner::Computing));
         assert_eq!(manner(4, 326, None), Some(Manner::Computing));
-        assert_eq!(manner(0, 330, Some(Asleep::Park)), None);
+        assert_eq!(manner(0, 330, Some(Asleep::Park(8))), None);
         assert_eq!(manner(3, 10, Some(Asleep::Call("read"))), Some(Manner::Blocked));
         assert_eq!(manner(3, 10, Some(Asleep::Lock(8))), Some(Manner::Locked));
-        assert_eq!(manner(3, 10, Some(Asleep::Park)), Some(Manner::Parked));
+        assert_eq!(manner(3, 10, Some(Asleep::Park(8))), Some(Manner::Parked));
         assert_eq!(manner(3, 10, Some(Asleep::Unknown(8))), Some(Manner::Asleep));
         assert_eq!(Conduct::default().manner(), None);
     }

@@ -98,6 +98,7 @@ mod sight;
 mod sink;
 mod slot;
 mod snapshot;
+mod starved;
 mod sync;
 mod threads;
 mod timing;

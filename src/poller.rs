@@ -10,6 +10,7 @@ use crate::evidence::{self, CpuTime, Inside, RunState, Shape, Shapes, TIMER_TICK
 use crate::lately::{Plus, Share};
 use crate::pause::Pauses;
 use crate::slot::Activity;
+use crate::starved::Starved;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -29,6 +30,7 @@ pub(crate) struct Pollers {
     /// By the thread's slot and what it does there.
     known: HashMap<(usize, Activity), Poller>,
     pub(crate) sleeps: Sleeps,
+    starved: Starved,
     look: u64,
     asked: usize,
 }
@@ -40,6 +42,10 @@ struct Poller {
     first: Option<(CpuTime, u64)>,
     last: Option<(CpuTime, u64)>,
     waited: u64,
+    /// How long it waited for memory; and for another thread, while some of those had no CPU, and when that was last seen.
+    faulted: u64,
+    behind: u64,
+    others_at: u64,
     /// Where it was last seen to wait for another thread.
     address: u64,
     /// What the thread slept in, as far as it has not been taken.
@@ -86,6 +92,9 @@ impl Pollers {
             first: None,
             last: None,
             waited: 0,
+            faulted: 0,
+            behind: 0,
+            others_at: 0,
             address: 0,
             slept: Conduct::default(),
             taken: [0; 3],
@@ -102,6 +111,7 @@ impl Pollers {
         if due && self.asked < ASKED {
             self.asked += 1;
             poller.ask(start, now, stops, Some(&self.sleeps));
+            poller.ask_after_others(start, now, &mut self.starved);
         }
         poller.first.map(|_| poller.waited.saturating_add(stops.since(start)))
     }
@@ -167,7 +177,6 @@ impl Poller {
         } else {
             (u128::from(unseen) * u128::from(waited) / u128::from(seen.max(1))) as u64
         };
-        self.waited = waited + before;
         // What its thread did after the end, if this is the end, is another's.
         if let Some(sleeps) = sleeps
             && let Some((last, at)) = self.last.replace((time, now))
@@ -175,8 +184,27 @@ impl Poller {
             let asleep = self.tid.filter(|_| !time.runnable).and_then(|tid| sleeps.of(tid));
             let conduct = conduct_since(&last, at, &time, now, asleep);
             self.address = conduct.address;
+            if conduct.call == Some(PAGE_FAULT) {
+                self.faulted += conduct.called;
+            }
             self.slept = self.slept.plus(conduct);
         }
+        let behind = self.behind + (u128::from(unseen) * u128::from(self.behind) / u128::from(seen.max(1))) as u64;
+        self.waited = waited + before + self.faulted + behind;
+    }
+
+    /// Whether others had a CPU while the poll waited for another thread: not for the fault of either if they had not.
+    fn ask_after_others(&mut self, start: u64, now: u64, starved: &mut Starved) {
+        let rarely = now.saturating_sub(self.others_at) < self.others_at.saturating_sub(start) / ASKED_AGAIN;
+        if self.address == 0 || rarely {
+            return;
+        }
+        let since = now.saturating_sub(self.others_at.max(start));
+        if starved.look(now) && self.others_at != 0 {
+            self.behind += since;
+            self.waited += since;
+        }
+        self.others_at = now;
     }
 
     /// What its thread has done since this was last taken. How much it computed and waited is known only over a longer
@@ -203,6 +231,9 @@ fn conduct_since(before: &CpuTime, at: u64, time: &CpuTime, now: u64, asleep: Op
     Conduct::new(of, on_cpu, waited, asleep)
 }
 
+/// What a thread waits for in the kernel outside of any system call: memory, which is nobody's fault who only touches it.
+const PAGE_FAULT: &str = "a page fault";
+
 /// Tells what threads sleep in.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeps;
@@ -221,19 +252,19 @@ impl Sleeps {
         let doing = evidence::doing(tid)?;
         let Inside::Call(call) = doing.inside else {
             let in_kernel = doing.state == RunState::Blocked && doing.inside == Inside::NoCall;
-            return in_kernel.then_some(Asleep::Call("a page fault"));
+            return in_kernel.then_some(Asleep::Call(PAGE_FAULT));
         };
         let Some(futex) = call.futex() else {
             return Some(match call.name {
                 // Who runs an event loop inside a poll waits for a future.
-                Some("epoll_wait" | "epoll_pwait" | "epoll_pwait2") => Asleep::Park,
+                Some("epoll_wait" | "epoll_pwait" | "epoll_pwait2") => Asleep::Park(0),
                 Some(name) => Asleep::Call(name),
                 None => Asleep::Call("a system call"),
             });
         };
         Some(match SHAPES.get().map_or(Shape::Unknown, |shapes| shapes.of(tid, &call)) {
             Shape::Lock | Shape::Once => Asleep::Lock(futex.address),
-            Shape::Park => Asleep::Park,
+            Shape::Park => Asleep::Park(futex.address),
             Shape::Join(_) => Asleep::Call("join"),
             Shape::Condvar | Shape::Unknown => Asleep::Unknown(futex.address),
         })

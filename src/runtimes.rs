@@ -36,6 +36,7 @@ pub(crate) struct Watched {
     sent: Option<u64>,
     passed: Option<u64>,
     tried_at: u64,
+    tried: u64,
     /// What came of the last try, which the errands' thread tells.
     refused: Arc<AtomicBool>,
     errands: Arc<Errands>,
@@ -53,6 +54,7 @@ impl Watched {
             sent: None,
             passed: None,
             tried_at: 0,
+            tried: 0,
             refused: Arc::default(),
             errands: Arc::clone(errands),
         }
@@ -121,10 +123,10 @@ impl Watched {
             self.refused.store(false, Ordering::Relaxed);
             return false;
         }
-        if now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried_at == 0 {
-            self.tried_at = now;
+        let stack = self.sight.last().canary.stack.unwrap_or(evidence::USUAL_STACK);
+        if now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried != stack {
+            (self.tried_at, self.tried) = (now, stack);
             let refused = Arc::clone(&self.refused);
-            let stack = self.sight.last().canary.stack.unwrap_or(evidence::USUAL_STACK);
             self.errands.send(move || refused.store(evidence::can_start_thread(stack).is_err(), Ordering::Relaxed));
         }
         let canary = self.sight.last().canary.refused_at.is_some_and(|at| now.saturating_sub(at) < TRIED_EVERY);

@@ -95,6 +95,15 @@ pub(crate) fn within<R>(watch: &Arc<Watch>, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Whether the calling thread polls something watched with another waker than that of the innermost watched future around
+/// it: then somebody runs it by hand, or by a combinator that has wakers of its own.
+pub(crate) fn is_by_hand(waker: &Waker) -> bool {
+    // SAFETY: as in `Scopes::next`.
+    let Some(scope) = (unsafe { INNERMOST.with(Cell::get).as_ref() }) else { return false };
+    // The waker that a poll is given is made of its watch, or of one that stands for it where the future has moved.
+    !std::ptr::eq(waker.data(), Arc::as_ptr(scope.watch).cast())
+}
+
 /// The watched futures around a call or a wait, innermost first, to report to.
 #[derive(Debug, Default)]
 pub(crate) struct Enclosing {

@@ -120,6 +120,8 @@ pub(crate) struct Slot {
     tid: AtomicU32,
     /// Up to when an activity inside the open ones has been reported, as [`Own::blame`] tells it the observer.
     blamed: AtomicU64,
+    /// When something watched was last polled here with another waker than that of the watched future around it.
+    by_hand: AtomicU64,
     claimed: AtomicBool,
     next: Option<&'static Slot>,
 }
@@ -148,6 +150,7 @@ impl Slot {
                 figures: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
                 tid: AtomicU32::new(0),
                 blamed: AtomicU64::new(0),
+                by_hand: AtomicU64::new(0),
                 claimed: AtomicBool::new(true),
                 next: None,
             }));
@@ -188,6 +191,13 @@ impl Slot {
     pub(crate) fn blamed(&self) -> u64 {
         // Relaxed: the Release of the frame's `clear` comes after it.
         self.blamed.load(crate::sync::Ordering::Relaxed)
+    }
+
+    /// When something watched was last polled here with another waker than that of the watched future around it: by hand, or
+    /// by a combinator that has wakers of its own.
+    pub(crate) fn by_hand(&self) -> u64 {
+        // Relaxed: a hint that a report reads.
+        self.by_hand.load(crate::sync::Ordering::Relaxed)
     }
 
     /// The owner's thread id as the system calls it.
@@ -350,6 +360,11 @@ impl Own {
     /// How many activities the thread is in.
     pub(crate) fn depth(self) -> usize {
         LOCAL.with(|local| local.depth.get())
+    }
+
+    /// Keeps that something was polled by hand, for the observer.
+    pub(crate) fn note_by_hand(self, now: u64) {
+        self.slot.by_hand.store(now, Ordering::Relaxed);
     }
 
     /// Keeps the last long poll of this thread, for [`last_long_poll`](Self::last_long_poll).

@@ -6,7 +6,7 @@ use crate::future::current_runtime;
 use crate::gap::Change;
 use crate::op::{self, Op};
 use crate::rouse;
-use crate::scope::Enclosing;
+use crate::scope::{self, Enclosing};
 use crate::slot;
 use pin_project_lite::pin_project;
 use std::future::Future;
@@ -216,7 +216,15 @@ impl<F: Future> Future for InstrumentedWait<F> {
             Some(op) => op,
             None => *this.site.op.insert(this.site.intern()),
         };
-        let pending = this.pending.get_or_insert_with(|| Pending::new(op, clock::now(), context.waker()));
+        let pending = this.pending.get_or_insert_with(|| {
+            let now = clock::now();
+            if scope::is_by_hand(context.waker())
+                && let Some(own) = slot::own()
+            {
+                own.note_by_hand(now);
+            }
+            Pending::new(op, now, context.waker())
+        });
         pending.wake_to(context.waker());
         let polled = this.inner.poll(&mut Context::from_waker(&pending.waker));
         if polled.is_pending() {

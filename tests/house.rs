@@ -11,7 +11,10 @@ const LAYERS: [&[&str]; 10] = [
     &["slot", "op", "age", "figures"],
     &["timing", "gap", "ledger", "scope", "trace", "call"],
     &["blocking", "future", "wait", "job", "runtime", "threads", "hooks", "parity", "probe", "sight"],
-    &["lately", "conduct", "counted", "pause", "poller", "sample", "runtimes", "snapshot", "replay", "facts"],
+    &[
+        "lately", "conduct", "counted", "pause", "starved", "poller", "sample", "runtimes", "snapshot", "replay",
+        "facts",
+    ],
     &["cause", "incident", "report", "judge", "episode", "tracker"],
     &["sink"],
     &["watchdog"],

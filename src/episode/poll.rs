@@ -65,6 +65,7 @@ impl Polls {
         for held in look.sample.overdue.iter().filter(|held| held.op == self.op) {
             self.conduct.add(held.conduct);
             self.steps |= held.steps;
+            self.around.by_hand |= held.by_hand;
         }
         for (op, fresh) in look.ops().filter(|(op, fresh)| fresh.late_polls > 0 && op.late_behind == Some(self.op)) {
             let (_, calls, delay) = self.victims.entry(op.site.index).or_insert((op.site, 0, 0));

@@ -189,7 +189,7 @@ impl Calls {
         let mut holders: Vec<(&Part, Seen)> = self.parts.values().map(|part| (part, part.lately.recent())).collect();
         let counted = holders.iter().fold(Counted::default(), |sum, (_, seen)| sum.plus(seen.counted));
         // Who holds threads now, or, between two calls, lately.
-        let held_now = holders.iter().any(|(part, _)| part.holds > 0);
+        let held_now = self.is_held_now(&holders);
         holders.retain(|(part, seen)| if held_now { part.holds > 0 } else { seen.held > 0 });
         let held: u64 = holders.iter().map(|(_, seen)| seen.held).sum();
         // Who has never given one back holds it for good.
@@ -220,6 +220,15 @@ impl Calls {
         let holder = named.map(|part| part.site).filter(|_| of_holder);
         let waiter = waiters.first().map(|part| part.site).filter(|_| verdict.culprits.is_empty() || !of_holder);
         Some((holder.or(waiter).or(named.map(|part| part.site)), verdict))
+    }
+
+    /// Whether the threads are held by those at fault even now. Not where it is the turn of those that waited, and somebody
+    /// who has let go of the threads had held them for longer.
+    fn is_held_now(&self, holders: &[(&Part, Seen)]) -> bool {
+        let (now, before): (Vec<_>, Vec<_>) = holders.iter().partition(|(part, _)| part.holds > 0);
+        let most = |of: &[(&Part, Seen)]| of.iter().map(|(_, seen)| seen.held).max().unwrap_or(0);
+        let turn_of_waiters = now.iter().all(|(part, _)| part.delayed().0 > 0) && most(&before) > most(&now);
+        !now.is_empty() && !turn_of_waiters
     }
 
     fn pool(&self, look: &Look<'_>, first: Option<&Part>, counted: Counted) -> Pool {

@@ -39,7 +39,7 @@ fn why_stopped(stop: Stop) -> (&'static str, String, f64) {
     let took = (stop.to - stop.from).max(1);
     let percent = |part: u64| part.saturating_mul(100) / took;
     match stop.cpu {
-        Some(cpu) if percent(cpu) >= 50 => {
+        Some(cpu) if percent(cpu) >= 25 => {
             ("memory", format!(", while the process used {:.1?} of CPU time in the kernel", nanos(cpu)), LIKELY)
         }
         Some(_) if stop.major_faults.is_some_and(|faults| faults >= 64) => {
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(stop(Some(0), Some(0)), "stopped");
         assert_eq!(stop(Some(95 * MS), Some(0)), "memory");
         assert_eq!(stop(Some(2 * MS), Some(5_000)), "memory");
-        assert_eq!(stop(Some(30 * MS), Some(0)), "unknown");
+        assert_eq!(stop(Some(15 * MS), Some(0)), "unknown");
         assert_eq!(stop(None, None), "unknown");
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Around {
     pub(crate) same_address: u64,
     /// Watched calls were executing, or polls of others overdue, who could hold a lock.
     pub(crate) others: bool,
+    /// Something watched was polled inside these polls with a waker that is not theirs.
+    pub(crate) by_hand: bool,
     /// At every look some worker was parked, so there was one for all that there was to do.
     pub(crate) spared: bool,
     /// All calls of the runtime's pool were held, so that `block_in_place` found no thread.
@@ -106,8 +108,12 @@ fn manner(conduct: &Conduct, around: &Around) -> (&'static str, String, f64) {
             let call = conduct.call.unwrap_or("a system call");
             ("blocked", format!("; {on_cpu} and slept in `{call}`"), SURE)
         }
+        Some(Manner::Parked | Manner::Asleep) if around.by_hand => {
+            let told = "and slept, until another thread wakes it; inside the poll a future was run by hand";
+            ("block_on", format!("; {on_cpu} {told}"), SURE)
+        }
         Some(Manner::Parked) => {
-            ("block_on", format!("; {on_cpu} and slept, parked until another thread wakes it"), LIKELY)
+            ("unknown", format!("; {on_cpu} and slept, parked until another thread wakes it"), OPEN)
         }
         Some(Manner::Asleep) => {
             ("unknown", format!("; {on_cpu} and slept: a lock, or a future that is run by hand inside the poll"), OPEN)
@@ -194,7 +200,8 @@ mod tests {
         assert_eq!(detail(Conduct::new(100 * MS, 99 * MS, 0, None), alone), "computing");
         assert_eq!(detail(asleep(Asleep::Call("read")), alone), "blocked");
         assert_eq!(detail(asleep(Asleep::Lock(64)), alone), "locked");
-        assert_eq!(detail(asleep(Asleep::Park), alone), "block_on");
+        assert_eq!(detail(asleep(Asleep::Park(0)), alone), "unknown");
+        assert_eq!(detail(asleep(Asleep::Park(0)), Around { by_hand: true, ..alone }), "block_on");
         assert_eq!(detail(asleep(Asleep::Unknown(64)), alone), "unknown");
         assert_eq!(detail(Conduct::default(), alone), "unknown");
         assert_eq!(detail(asleep(Asleep::Unknown(64)), Around { same_address: 2, ..alone }), "locked");

@@ -26,11 +26,13 @@ pub(crate) struct Held {
     pub(crate) address: u64,
     /// It is many small steps: the poll of another watched future began and ended inside it.
     pub(crate) steps: bool,
+    /// Something watched was polled in it by hand.
+    pub(crate) by_hand: bool,
 }
 
 impl Held {
     pub(crate) fn new(op: u32, since: u64) -> Self {
-        Self { op, since, conduct: Conduct::default(), address: 0, steps: false }
+        Self { op, since, conduct: Conduct::default(), address: 0, steps: false, by_hand: false }
     }
 }
 
@@ -159,7 +161,9 @@ impl Sample {
                 None => self.pauses.since(start),
             };
             let since = start.saturating_add(without_cpu).min(self.now);
-            if self.now - since < limit {
+            let stopped = self.stops.since(start);
+            let mostly_stopped = stopped >= limit / 2 && stopped.saturating_mul(3) >= age;
+            if self.now - since < limit || mostly_stopped {
                 continue;
             }
             if activity.kind() == Kind::Poll && self.is_given_away(op.runtime) {
@@ -170,7 +174,8 @@ impl Sample {
         }
         if let Some((held, _, activity)) = overdue {
             let (conduct, address) = (self.pollers.take_conduct(id, activity), self.pollers.address(id, activity));
-            self.overdue.push(Held { conduct, address, ..held });
+            let by_hand = slot.by_hand() >= activity.start(self.now);
+            self.overdue.push(Held { conduct, address, by_hand, ..held });
         }
     }
 }

@@ -79,9 +79,11 @@ impl OpSample {
             let Some(average) = time.checked_div(*count) else { return };
             let began = sample.previous.saturating_sub(average);
             let (paused, stopped) = (sample.pauses.since(began), sample.stops.since(began));
-            if average.saturating_sub(paused.max(without_cpu / *count)) < limit {
+            // Of a stop not all is seen where others were stopped sooner or longer than the observer.
+            let mostly_stopped = stopped >= limit / 2 && stopped.saturating_mul(3) >= average;
+            if mostly_stopped || average.saturating_sub(paused.max(without_cpu / *count)) < limit {
                 // A process that is stopped is not short of CPUs.
-                if average.saturating_sub(stopped) >= limit {
+                if !mostly_stopped && average.saturating_sub(stopped) >= limit {
                     excused = excused.plus(Excused { count: *count, time: *time });
                 }
                 (*count, *time) = (0, 0);

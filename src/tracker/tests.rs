@@ -249,11 +249,21 @@ fn who_let_go_of_the_threads_is_not_accused_any_more() {
 #[test]
 fn progress_that_is_long_past_is_no_progress() {
     let mut time = held_by_one_after_the_other();
+    time.sample.ops[1].counted = Counted { ended: 1, execution_time: 1_000 * MS, ..Counted::default() };
     time.pass(1_000);
     assert_eq!(time.tracker.incidents()[0].cause, Cause::PoolSaturated);
-    // Of the second not one has ever ended.
     time.pass(60_000);
-    assert_eq!(time.tracker.incidents()[0].cause, Cause::PoolLeak);
+    assert_eq!(time.tracker.incidents()[0].cause, Cause::Undetermined);
+}
+
+#[test]
+fn an_op_that_has_never_given_a_thread_back_leaks_after_a_window_and_not_before() {
+    let mut time = held_by_one_after_the_other();
+    time.pass(1_000);
+    assert_eq!(time.tracker.incidents()[0].cause, Cause::Undetermined);
+    time.pass(9_500);
+    let incident = &time.tracker.incidents()[0];
+    assert_eq!((incident.cause, incident.op), (Cause::PoolLeak, Some("second")));
 }
 
 #[test]

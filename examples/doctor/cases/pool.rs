@@ -46,7 +46,8 @@ pub(crate) const CASES: &[Case] = &[
         endless_loops,
         Expected::fault(&["pool_leak"]).culprit(&["runner"]).victim("job").actions(&["dedicated_thread"]),
     )
-    .judged_after(3_000),
+    .window(1_500)
+    .judged_after(4_000),
     Case::new(
         "tiny_calls",
         "thousands of tiny calls, one after the other, each a trip through the pool",

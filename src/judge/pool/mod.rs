@@ -93,11 +93,11 @@ pub(crate) struct Pool {
 pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -> (Verdict, bool) {
     let first = culprits.first();
     let steps = pool.stalled().or_else(|| match first {
-        None => Some(pool.nobody_seen()),
+        None => pool.has_room().or_else(|| Some(pool.nobody_seen())),
         Some(first) => pool
             .deadlocked()
             .or_else(|| pool.leaked(first))
-            .or_else(|| pool.has_room(first))
+            .or_else(|| pool.has_room())
             .or_else(|| pool.others_hold(first))
             .or_else(|| pool.nothing_ends(first))
             .or_else(|| pool.no_cpu(first)),
@@ -240,21 +240,25 @@ impl Pool {
         Some(Verdict::new(Cause::PoolLeak, LIKELY, evidence).advise(Action::DedicatedThread, advice))
     }
 
-    /// The pool gives others their thread at once, or has fewer threads than it may: it is not full. Then the thread that a
+    /// The pool has fewer threads than it may, or gives others their thread at once: it is not full. Then the thread that a
     /// call was given does not get to run it.
-    fn has_room(&self, first: &Culprit) -> Option<Verdict> {
-        let below =
-            self.cap.zip(self.threads).is_some_and(|(cap, threads)| threads < cap) || self.seen_below_cap(first);
-        let has_room = self.overtaken || below && !self.canary_waits();
-        if !has_room {
-            return None;
-        }
-        let (detail, whose, confidence) = machine::whose(&self.machine, self.cpus);
-        let full = match self.cap {
-            Some(cap) => format!("{} of {cap} threads execute watched calls", self.seen(first)),
-            None => format!("up to {} threads execute watched calls", self.seen(first)),
+    fn has_room(&self) -> Option<Verdict> {
+        // Tokio starts a thread for whatever finds none that idles, as long as it may.
+        let below = self.cap.zip(self.threads).filter(|(cap, threads)| threads < cap);
+        let fewer = self.cap.filter(|&cap| self.crowd.executing.recent() < cap && !self.canary_waits());
+        let told = match (below, fewer) {
+            (Some((cap, threads)), _) => format!("the pool has {threads} of the {cap} threads that it may have"),
+            (None, Some(cap)) if self.canary.is_some() => {
+                let seen = self.crowd.executing.recent();
+                format!(
+                    "{seen} of {cap} threads execute watched calls, and a call of the detector's own got one at once"
+                )
+            }
+            _ if self.overtaken => "a later call of the detector's own got a thread at once".to_owned(),
+            _ => return None,
         };
-        let evidence = format!("{full}, and a call of the detector's own got a thread at once; {whose}");
+        let (detail, whose, confidence) = machine::whose(&self.machine, self.cpus);
+        let evidence = format!("{told}; {whose}");
         let busy = self.machine.idle.is_some_and(|idle| idle * 5 < self.machine.of.saturating_mul(self.cpus));
         let advice = "The pool has room, so its size is not the reason: look at what keeps its threads from running";
         if busy || self.without_cpu.is_at_least(STARVED) || detail != Some("neighbours") {
@@ -265,10 +269,6 @@ impl Pool {
         let mut verdict = Verdict::undetermined("the pool has room, and calls wait", evidence, advice.to_owned());
         verdict.action = Action::LookAtHost;
         Some(verdict)
-    }
-
-    fn seen_below_cap(&self, first: &Culprit) -> bool {
-        self.cap.is_some_and(|cap| self.seen(first) < cap)
     }
 
     /// The threads seen are not all that there are.
@@ -305,10 +305,12 @@ impl Pool {
     /// Nothing moves, and for longer than usual.
     fn nothing_ends(&self, first: &Culprit) -> Option<Verdict> {
         let as_usual = self.usual().is_some_and(|usual| first.oldest <= usual.saturating_mul(AS_USUAL));
-        if self.counted.ended > 0 || as_usual {
+        let never = self.history.ended == 0 && first.count * 2 >= self.seen(first);
+        if !never && (self.counted.ended > 0 || as_usual) {
             return None;
         }
-        let evidence = format!("{}; none has ended lately", self.tell_holder(first));
+        let none = if never { "none of its calls has ended yet" } else { "none has ended lately" };
+        let evidence = format!("{}; {none}", self.tell_holder(first));
         let advice = format!(
             "If `{}` waits for something outside, give it a timeout; if it is meant to run for ever, a thread of its own; \
              if it waits for a call of this pool, it waits for ever",
