@@ -62,7 +62,7 @@ fn llm_worker_clears_the_suspects_and_proves_its_advice() {
     assert!(text(&story[8], "ruling").ends_with("convicted"), "{}", story[8]);
 
     let (advised, fewer) = (&proof["as_advised"], &proof["one_fewer"]);
-    [before, advised, fewer].map(assert_form);
+    [before, advised, fewer].into_iter().for_each(assert_form);
     assert_eq!(number(proof, "advised_pool"), 20);
     assert_eq!([advised, fewer].map(shape), [(20, 20), (19, 20)]);
     // A pool that has not one thread to spare may well be reported while a busy machine is slow to start them: that it
