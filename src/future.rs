@@ -1,12 +1,13 @@
 //! `instrument_future`: a future that accounts for all of its wall time, and whose polls are watched.
 
+use crate::activity::{Activity, Kind};
 use crate::clock;
 use crate::figures::{PollFigures, count};
 use crate::ledger::{Ledger, Tally};
 use crate::op::{self, Op};
 use crate::rouse;
 use crate::scope::{self, Moved, Watch};
-use crate::slot::{self, Activity, Kind};
+use crate::slot;
 use crate::trace::{self, FutureTrace};
 use pin_project_lite::pin_project;
 use std::future::Future;

@@ -228,7 +228,11 @@ impl Replay {
             }
         };
         // Where none has ended yet, none would have.
-        let end = |arrival: &Arrival, mean: Option<u64>| mean.map_or(u64::MAX, |mean| arrival.before + mean);
+        // It has not ended before it was seen to have come.
+        let end = |arrival: &Arrival, mean: Option<u64>| {
+            let end = mean.map_or(u64::MAX, |mean| arrival.before.saturating_add(mean));
+            end.max(arrival.after.saturating_add(1))
+        };
         let mut ends: Vec<(u64, u64)> =
             self.arrivals.iter().map(|arrival| (end(arrival, mean_of(arrival.op)), arrival.calls)).collect();
         ends.sort_unstable();
