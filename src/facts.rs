@@ -7,6 +7,7 @@ use crate::burst::Busy;
 use crate::conduct::Conduct;
 use crate::counted::Counted;
 use crate::lately::{Lately, Peak, Plus, Share};
+use crate::replay::{Growth, Level, Replay};
 use crate::sample::{Excused, Machine, OpSample, RuntimeSample, Sample, Site, Stop};
 use std::collections::HashMap;
 use tokio::runtime;
@@ -35,6 +36,9 @@ pub(crate) struct OpFacts {
     /// Since when waits of it have been dropped unpolled and none has been polled; 0 where that is not so.
     pub(crate) unpolled_since: u64,
     pub(crate) unpolled: u64,
+    /// How many of its calls came since the last look.
+    arrived: u64,
+    growth: Growth,
 }
 
 /// One runtime, lately.
@@ -53,23 +57,21 @@ pub(crate) struct RuntimeFacts {
     pub(crate) crowded: u64,
 }
 
-/// How many calls a pool has: waiting or executing at once, and executing at once.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Crowd {
-    pub(crate) at_once: Peak,
-    pub(crate) executing: Peak,
+/// The calls of a pool.
+#[derive(Debug, Clone)]
+struct Pool {
+    /// How many execute at once.
+    executing: Peak,
+    replay: Replay,
 }
 
-impl Crowd {
-    fn see(&mut self, queued: u64, executing: u64) {
-        self.at_once.see(queued + executing);
-        self.executing.see(executing);
-    }
-
-    fn turn(&mut self) {
-        self.at_once.turn();
-        self.executing.turn();
-    }
+/// How many calls a pool has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Crowd {
+    /// Executing at once.
+    pub(crate) executing: Peak,
+    /// So many threads would have been enough for each to start when it came; 0 where that is not known.
+    pub(crate) enough: u64,
 }
 
 /// All of it.
@@ -85,7 +87,7 @@ pub(crate) struct Facts {
     pub(crate) ops: Vec<OpFacts>,
     pub(crate) runtimes: Vec<RuntimeFacts>,
     /// The calls of each pool: of a runtime, or of one op outside of any.
-    pub(crate) crowds: HashMap<(Option<runtime::Id>, u32), Crowd>,
+    pools: HashMap<(Option<runtime::Id>, u32), Pool>,
     /// Looks, and those that came late.
     pub(crate) looks: Lately<Share>,
     /// How long the observer was kept from running, and how long of that the process was stopped.
@@ -111,7 +113,8 @@ impl Facts {
         if sample.now / self.stretch != sample.previous / self.stretch {
             self.turn(sample.previous);
         }
-        (self.now, self.cpus) = (sample.now, sample.cpus);
+        let previous = std::mem::replace(&mut self.now, sample.now);
+        self.cpus = sample.cpus;
         self.looks.add(Share { part: u64::from(sample.late), of: 1 });
         self.excused.add(excused);
         let paused = sample.pauses.since(0);
@@ -137,7 +140,7 @@ impl Facts {
         for held in &sample.executions {
             self.with(held.op, |op| op.execution_age.see(sample.now.saturating_sub(held.since)));
         }
-        self.see_crowds(sample);
+        self.see_pools(sample, previous);
         self.see_runtimes(&sample.runtimes);
     }
 
@@ -154,7 +157,7 @@ impl Facts {
             let lateness = [&mut runtime.frozen, &mut runtime.beat_late, &mut runtime.canary, &mut runtime.probe];
             lateness.into_iter().chain([&mut runtime.depth]).for_each(Peak::turn);
         }
-        self.crowds.values_mut().for_each(Crowd::turn);
+        self.pools.values_mut().for_each(|pool| pool.executing.turn());
         self.looks.turn();
         self.paused.turn();
         self.stopped.turn();
@@ -189,6 +192,8 @@ impl Facts {
         facts.queued_age.see(op.queued_age(now));
         facts.wait_age.see(op.wait_age(now));
         facts.executing.see(op.executing);
+        let there = op.queued + op.executing;
+        facts.arrived = facts.growth.see(op.counted.ended + there, fresh.ended + there);
         if fresh.wait_time > 0 || op.waits > 0 {
             (facts.unpolled_since, facts.unpolled) = (0, 0);
         } else if fresh.unpolled > 0 {
@@ -199,16 +204,33 @@ impl Facts {
         }
     }
 
-    /// Keeps the most that each pool had at once: an episode opens when the first of its calls may have ended already.
-    fn see_crowds(&mut self, sample: &Sample) {
-        let mut counted: HashMap<_, (u64, u64)> = HashMap::new();
-        for op in sample.ops.iter().filter(|op| op.queued + op.executing > 0) {
-            let (queued, executing) = counted.entry(pool_of(&op.site)).or_default();
-            *queued += op.queued;
-            *executing += op.executing;
+    /// Keeps what each pool had to do: an episode opens when the first of its calls may have ended already.
+    fn see_pools(&mut self, sample: &Sample, previous: u64) {
+        let mut levels: HashMap<_, (Level, Vec<(u32, u64)>)> = HashMap::new();
+        for op in &sample.ops {
+            let arrived = self.op(op.site.index).map_or(0, |op| op.arrived);
+            if op.queued + op.executing + arrived > 0 {
+                let (level, new) = levels.entry(pool_of(&op.site)).or_default();
+                level.queued += op.queued;
+                level.executing += op.executing;
+                new.push((op.site.index, arrived));
+            }
         }
-        for (pool, (queued, executing)) in counted {
-            self.crowds.entry(pool).or_default().see(queued, executing);
+        let window = self.stretch * 2;
+        for pool in levels.keys() {
+            self.pools.entry(*pool).or_insert_with(|| Pool { executing: Peak::default(), replay: Replay::new(window) });
+        }
+        let ops = &self.ops;
+        let mean = |op| {
+            let op = ops.binary_search_by_key(&op, |op: &OpFacts| op.site.index).ok().map(|at| &ops[at])?;
+            let mean = |counted: Counted| counted.execution_time.checked_div(counted.ended);
+            mean(op.counted.recent()).or(mean(op.history))
+        };
+        for (at, pool) in &mut self.pools {
+            let (level, new) = levels.remove(at).unwrap_or_default();
+            pool.executing.see(level.executing);
+            pool.replay.see(previous, sample.now, level, new.into_iter());
+            pool.replay.refresh(sample.now, pool.executing.recent(), mean);
         }
     }
 
@@ -235,7 +257,9 @@ impl Facts {
     }
 
     pub(crate) fn crowd(&self, pool: (Option<runtime::Id>, u32)) -> Crowd {
-        self.crowds.get(&pool).copied().unwrap_or_default()
+        self.pools
+            .get(&pool)
+            .map_or_else(Crowd::default, |pool| Crowd { executing: pool.executing, enough: pool.replay.enough() })
     }
 
     /// How long the stretch of time is that the figures are of.
@@ -266,6 +290,8 @@ impl OpFacts {
             busy: Busy::default(),
             unpolled_since: 0,
             unpolled: 0,
+            arrived: 0,
+            growth: Growth::default(),
         }
     }
 }

@@ -182,6 +182,11 @@ pub struct Advice {
     pub action: Action,
     /// For a person.
     pub text: String,
+    /// How many threads the pool should have that the action speaks of, where it speaks of one and the number is known:
+    /// the smallest that would have let every call start when it came, or one for each CPU. Not part of the JSON: there
+    /// the text has it.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub pool: Option<u64>,
 }
 
 /// What has happened to an incident.

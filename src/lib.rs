@@ -52,13 +52,22 @@
 //!
 //! - `serde`: [`Snapshot`], [`Incident`], [`Diagnosis`], [`Ledger`] and [`CallTiming`] can be serialized.
 //!
+//! # What it finds
+//!
+//! A [`Diagnosis`] convicts one [`Cause`] and rules on all others, each with the number that says so; printed, it is the
+//! table of suspects. Its [`Advice`] is for a person and for a program: an [`Action`], and for a pool the size that
+//! would have been enough. What one fault does to others are its [`Effect`]s.
+//!
+//! Some of it shows without wrapping anything: workers that stand still, late timers, a pool that is full of other calls, a
+//! runtime with more to do than it can, a process that was stopped or had no CPU. A runtime that is prepared by
+//! [`hooks`](fn@hooks) before it is built shows more of it.
+//!
 //! # What it cannot see
 //!
-//! Code that nobody wrapped, so far. A task that is not wrapped and blocks its worker shows only in what it does to those
-//! that are: in their schedule latency and [`Ledger::scheduled`]. Files, name lookups and stdin use the blocking pool,
-//! too: if they hold its threads, a call that waits for one is reported with the cause `undetermined`. A poll that calls `block_in_place` gives its
-//! worker away and is still taken for a long poll: wrap that work as a blocking call, or raise the limit of its op with
-//! [`Builder::long_poll_of`].
+//! Code that nobody wrapped, by name. Workers of current-thread runtimes that stand still. The root future of `block_on`, unless
+//! it is wrapped. Timers of runtimes that have none, whose clock is paused, or in programs whose panics abort: there is no
+//! heartbeat there. Who holds a lock or a resource: only who waits for it, and who was last given it. What a thread that sleeps
+//! waits for, but on Linux. What cannot be read is unknown, `None` or [`Cause::Undetermined`], and never 0.
 
 mod age;
 mod blocking;
@@ -88,6 +97,7 @@ mod parity;
 mod pause;
 mod poller;
 mod probe;
+mod replay;
 mod report;
 mod rouse;
 mod runtime;

@@ -4,13 +4,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub(crate) const USAGE: &str = "\
-usage: llm_worker [--pool N] [--concurrency N] [--jobs N] [--model-ms N] [--json]
+usage: llm_worker [--pool N] [--concurrency N] [--jobs N] [--model-ms N] [--json [--advice]]
 
   --pool N         threads for blocking calls (8)
   --concurrency N  jobs in flight at once (20)
   --jobs N         jobs in all (six times the concurrency, and at least 400)
   --model-ms N     how long the model takes to answer (46)
   --json           one JSON object a run, one a line, and nothing else
+  --advice         with --json: also one for each run whose diagnosis advises a pool, with what came of taking it
 
 Without the first four: the story's three runs.";
 
@@ -34,13 +35,14 @@ pub(crate) struct Plan {
 pub(crate) struct Args {
     pub(crate) plans: Vec<Plan>,
     pub(crate) json: bool,
+    pub(crate) advice: bool,
     pub(crate) help: bool,
 }
 
 impl Args {
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut pool, mut concurrency, mut jobs, mut model) = (None, None, None, None);
-        let (mut json, mut help) = (false, false);
+        let (mut json, mut advice, mut help) = (false, false, false);
         while let Some(flag) = args.next() {
             let number = match flag.as_str() {
                 "--pool" => &mut pool,
@@ -49,6 +51,10 @@ impl Args {
                 "--model-ms" => &mut model,
                 "--json" => {
                     json = true;
+                    continue;
+                }
+                "--advice" => {
+                    advice = true;
                     continue;
                 }
                 "--help" | "-h" => {
@@ -70,7 +76,7 @@ impl Args {
                 model.unwrap_or(MODEL_MILLIS),
             )]
         };
-        Ok(Self { plans, json, help })
+        Ok(Self { plans, json, advice, help })
     }
 }
 

@@ -10,6 +10,9 @@
 //! | the worker's own cap | 20 | 8 | 12 / 20 = 60 % |
 //! | the fix | 20 | 40 | not at all |
 //!
+//! Then the diagnosis clears the story's other suspects, each with a number, and advises a pool; and the runs that stood
+//! in line are run again with it.
+//!
 //! The model is a real HTTP server on loopback, called through a real synchronous client.
 //!
 //! ```text
@@ -20,11 +23,13 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what it found")]
 
+mod advice;
 mod args;
 mod model;
 mod report;
 mod worker;
 
+use advice::Proof;
 use args::{Args, USAGE};
 use std::error::Error;
 use std::process::ExitCode;
@@ -55,8 +60,16 @@ fn main() -> ExitCode {
 }
 
 fn run_as_json(args: &Args) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut outcomes = Vec::new();
     for plan in &args.plans {
-        println!("{}", report::to_json(&worker::run(*plan, |_| {})?));
+        let outcome = worker::run(*plan, |_| {})?;
+        println!("{}", report::to_json(&outcome));
+        outcomes.push(outcome);
+    }
+    for outcome in outcomes.iter().filter(|_| args.advice) {
+        if let Some(proof) = Proof::of(outcome)? {
+            println!("{}", proof.to_json(outcome));
+        }
     }
     Ok(())
 }
@@ -71,5 +84,8 @@ fn run_for_a_person(args: &Args) -> Result<(), Box<dyn Error + Send + Sync>> {
         outcomes.push(outcome);
     }
     report::print_comparison(&outcomes);
-    Ok(())
+    if let Some(first) = outcomes.first() {
+        advice::print_suspects(first);
+    }
+    advice::print_proofs(&outcomes)
 }

@@ -1,4 +1,5 @@
-//! The language model: an HTTP server that takes its time, and the client library that the worker calls it through.
+//! What the worker needs: a language model, which is an HTTP server that takes its time, the client library that it is
+//! called through, and a database that answers at once.
 
 use axum::Router;
 use axum::routing::post;
@@ -6,17 +7,20 @@ use axum::serve::ListenerExt;
 use std::future::IntoFuture;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use ureq::Agent;
 
-/// The model. Gone when dropped.
+/// The model and the database. Gone when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
+    requests: Arc<AtomicU64>,
     /// Of its own, so that nothing that the worker suffers from can slow the model down.
-    _runtime: Runtime,
+    runtime: Runtime,
 }
 
 impl Server {
@@ -29,13 +33,26 @@ impl Server {
             // Without it an answer may lie in the kernel until the last one is acknowledged. Failing that, it is late.
             let _ = connection.set_nodelay(true);
         });
+        let requests = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&requests);
         let answer = async move |prompt: String| {
+            // Relaxed, here and below: a count, read when all is over.
+            counted.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(answers_after).await;
             format!("an answer to `{prompt}`")
         };
         let app = Router::new().route("/complete", post(answer));
         runtime.spawn(axum::serve(listener, app).into_future());
-        Ok(Self { address, _runtime: runtime })
+        Ok(Self { address, requests, runtime })
+    }
+
+    /// How many requests the model has been sent.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn database(&self) -> Database {
+        Database { server: self.runtime.handle().clone() }
     }
 
     /// A client for as many calls at once as there are `threads`.
@@ -47,6 +64,19 @@ impl Server {
             .max_idle_connections_per_host(threads)
             .build();
         Client { agent: config.new_agent(), url: format!("http://{}/complete", self.address) }
+    }
+}
+
+/// A database that is as fast as the story's: 0 ms.
+#[derive(Debug, Clone)]
+pub(crate) struct Database {
+    server: Handle,
+}
+
+impl Database {
+    /// The prompt of the next job. Another thread looks it up, so that it is really waited for.
+    pub(crate) async fn prompt(self) -> Result<&'static str, tokio::task::JoinError> {
+        starvation::instrument_wait("database", self.server.spawn(async { "Why is it slow?" })).await
     }
 }
 

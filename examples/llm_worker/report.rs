@@ -11,7 +11,7 @@ const BAR: f64 = 40.0;
 
 impl Outcome {
     /// The share of all jobs' time that was spent waiting for a thread of the pool, from 0 to 1.
-    fn queue_share(&self) -> f64 {
+    pub(crate) fn queue_share(&self) -> f64 {
         share(self.ledger.blocking_queue, self.ledger.total)
     }
 
@@ -150,7 +150,7 @@ fn share(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-fn millis(seconds: f64) -> String {
+pub(crate) fn millis(seconds: f64) -> String {
     format!("{:.1} ms", 1e3 * seconds)
 }
 

@@ -292,7 +292,7 @@ impl Calls {
             without_cpu: self.without_cpu.recent(),
             machine: look.facts.machine.recent(),
             cpus: look.facts.cpus,
-            enough: crowd.at_once.recent(),
+            enough: crowd.enough,
             waits_inside: self.waits_inside(look),
         }
     }

@@ -33,6 +33,8 @@ pub(crate) struct Verdict {
     pub(crate) evidence: String,
     pub(crate) action: Action,
     pub(crate) advice: String,
+    /// How many threads it speaks of.
+    pub(crate) pool: Option<u64>,
     pub(crate) period: Option<Duration>,
     /// Nobody was seen to wait because of it.
     pub(crate) harmless: bool,
@@ -50,6 +52,7 @@ impl Verdict {
             evidence,
             action: Action::None,
             advice: String::new(),
+            pool: None,
             period: None,
             harmless: false,
         }
@@ -91,7 +94,7 @@ impl Verdict {
             suspects,
             evidence: self.evidence,
             phases,
-            advice: Advice { action: self.action, text: self.advice },
+            advice: Advice { action: self.action, text: self.advice, pool: self.pool },
         }
     }
 }

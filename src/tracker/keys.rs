@@ -17,10 +17,13 @@ const UNPOLLED_FOR: u64 = 1_000_000_000;
 /// So many polls or waits that a lack of CPU explains, or so many times the threshold of a single one.
 const EXCUSED: u64 = 5;
 const EXCUSED_TIMES: u64 = 20;
+/// Where nothing that is watched waits, the observer's own call must wait for so many times the floor: calls may hold all
+/// threads for a while, and nobody wants one.
+const CANARY: u64 = 4;
 /// Stops count together that lie this close.
 const STOPS_WITHIN: u64 = 250_000_000;
 /// A first thread that an op has not given back is told after so many windows; after one where it is a good part of the pool.
-const LOST_WINDOWS: u64 = 6;
+const LOST_WINDOWS: u64 = 4;
 const LOST_PART: u64 = 4;
 /// A runtime is crowded when none of its workers was parked in so many percent of the looks.
 const FULL: u64 = 90;
@@ -76,8 +79,9 @@ impl Tracker {
     fn of_runtime(&self, runtime: &RuntimeSample, sample: &Sample, fresh: &[Counted], keys: &mut Vec<Key>) {
         let Some(id) = runtime.runtime else { return };
         let pool = Key::Pool(id);
-        let canary = runtime.canary.unwrap_or(0) >= sample.queue_wait_limit;
-        if canary && !keys.contains(&pool) {
+        let canary = runtime.canary.unwrap_or(0) >= sample.queue_wait_limit.saturating_mul(CANARY);
+        let goes_on = self.open.contains_key(&pool) && runtime.canary.unwrap_or(0) >= sample.queue_wait_limit;
+        if (canary || goes_on) && !keys.contains(&pool) {
             keys.push(pool);
         }
         let on_it = |op: &OpSample| op.site.runtime == Some(id);

@@ -352,3 +352,36 @@ fn episodes_at_once_are_bounded_and_the_rest_is_counted() {
     assert_eq!(ended.len(), MAX_OPEN);
     assert_eq!(time.tracker.incidents().len(), KEPT);
 }
+
+#[test]
+fn a_backlog_of_hundreds_is_not_taken_for_the_pool_that_was_needed() {
+    let mut time = Timeline::new(vec![site(1, "call", Some(runtime_id()))]);
+    // 100 calls a second of 100 ms each, on 8 threads.
+    for look in 1..=2_400_u64 {
+        let millis = look * 5;
+        let (came, ended) = (millis / 10, (millis * 8 / 100).saturating_sub(8));
+        let op = &mut time.sample.ops[0];
+        (op.executing, op.queued) = (8.min(came - ended), (came - ended).saturating_sub(8));
+        op.oldest_queued = (op.queued > 0).then(|| time.sample.now.saturating_sub(op.queued * 10 * MS));
+        let (execution_time, queue_wait) = (ended * 100 * MS, ended * 900 * MS);
+        op.counted = Counted {
+            ended,
+            started: ended,
+            execution_time,
+            queue_wait,
+            cpu: 1,
+            cpu_known_execution: execution_time,
+            ..Counted::default()
+        };
+        time.sample.executions = vec![Held::new(1, time.sample.now.saturating_sub(50 * MS)); op.executing as usize];
+        time.pass(5);
+    }
+    assert!(time.sample.ops[0].queued > 200);
+    let incidents = time.tracker.incidents();
+    let advice = &incidents[0].diagnosis.advice;
+    let Some(pool) = advice.pool else { panic!("no number: {}", advice.text) };
+    assert!((10..=14).contains(&pool), "{pool}: {}", advice.text);
+    let said =
+        format!("a pool of {pool} would have let every call start at once: 100.0ms a call on average instead of 1.0s");
+    assert!(advice.text.contains(&said), "{}", advice.text);
+}

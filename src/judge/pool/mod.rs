@@ -4,6 +4,7 @@
 //! pool takes calls at all, whether the threads seen are all that there are, whether they are given the CPU, and whether
 //! anything moves.
 
+mod figures;
 mod nest;
 mod tell;
 
@@ -18,6 +19,7 @@ use crate::incident::{Culprit, Victim};
 use crate::lately::Share;
 use crate::sample::Machine;
 use std::time::Duration;
+use tell::computes;
 
 /// From this share of CPU time in their executions on calls count as computing, up to the other as waiting.
 const COMPUTES: f64 = 0.7;
@@ -81,7 +83,7 @@ pub(crate) struct Pool {
     pub(crate) without_cpu: Share,
     pub(crate) machine: Machine,
     pub(crate) cpus: u64,
-    /// The smallest pool that would have had no call wait, and how that is known.
+    /// The smallest pool that would have had no call wait; 0 where that is not known.
     pub(crate) enough: u64,
     /// An op whose waits for something that is handed out pass on threads of this pool.
     pub(crate) waits_inside: Option<&'static str>,
@@ -133,28 +135,6 @@ fn unwatched(detail: &'static str, evidence: String) -> Verdict {
 }
 
 impl Pool {
-    /// How long an execution of the op that holds most of the threads takes on average.
-    fn usual(&self) -> Option<Duration> {
-        self.history.execution_time.checked_div(self.history.ended).map(Duration::from_nanos)
-    }
-
-    /// The share of time on a CPU: of what has ended lately, or of what that op has ever done, or else of what one of the
-    /// threads does now.
-    fn cpu_share(&self) -> Option<f64> {
-        let live = || self.conduct.cpu_percent().map(|percent| percent as f64 / 100.0);
-        self.counted.cpu_share().or(self.history.cpu_share()).or_else(live)
-    }
-
-    /// The most threads that watched calls have held at once lately.
-    fn seen(&self, first: &Culprit) -> u64 {
-        self.crowd.executing.recent().max(first.count)
-    }
-
-    /// The observer's own call had to wait, too.
-    fn canary_waits(&self) -> bool {
-        self.canary.is_some_and(|canary| canary >= self.longest_wait.min(Duration::from_millis(25)) / 2)
-    }
-
     /// The pool does not take calls though it could.
     fn stalled(&self) -> Option<Verdict> {
         let held = self.executing;
@@ -401,6 +381,11 @@ impl Pool {
         let mut verdict = Verdict::new(Cause::PoolSaturated, if known { SURE } else { OPEN }, evidence);
         verdict.detail = detail;
         verdict = verdict.advise(action, advice);
+        verdict.pool = match action {
+            Action::RaisePool => self.enough_threads(),
+            Action::BoundCpuPool => Some(self.cpus),
+            _ => None,
+        };
         let abandoned = self.counted.abandoned * 100 >= self.counted.started.max(1) * ABANDONED;
         if abandoned && self.counted.abandoned > 2 {
             verdict.evidence += &format!("; {} calls ran for nobody", self.counted.abandoned);
@@ -414,8 +399,4 @@ impl Pool {
         }
         verdict
     }
-}
-
-fn computes(op: &str) -> String {
-    format!("`{op}` computes: run it on a pool of as many threads as there are CPUs; more threads help nobody")
 }

@@ -45,15 +45,35 @@ impl Pool {
     }
 
     pub(super) fn tell_enough(&self, op: &str) -> String {
-        let most = self.enough;
+        let enough = match self.enough_threads() {
+            Some(enough) => format!("a pool of {enough} would have let every call start at once{}", self.tell_gain()),
+            None => "give the pool as many as there are calls at once".to_owned(),
+        };
         let had = self.waits_inside.map_or(String::new(), |wait| {
             format!(
-                " It waits for `{wait}` on the pool's threads: wait for that before the call is made, not inside it."
+                ". It waits for `{wait}` on the pool's threads: wait for that before the call is made, not inside it"
             )
         });
         format!(
-            "`{op}` waits for something else than a CPU, so threads are nearly free: a pool of {most} would have let every \
-             call start at once. The cure is an async client.{had}"
+            "`{op}` waits for something else than a CPU, so threads are nearly free: {enough}. The cure is an async client{had}"
         )
     }
+
+    /// What a call would have taken then, and what it took.
+    fn tell_gain(&self) -> String {
+        let counted = &self.counted;
+        let mean = |time: u64, calls: u64| time.checked_div(calls).map(Duration::from_nanos);
+        let execution = mean(counted.execution_time, counted.ended);
+        match (execution, mean(counted.queue_wait, counted.started)) {
+            (Some(execution), Some(wait)) => {
+                let threads = self.crowd.executing.recent();
+                format!(": {execution:.1?} a call on average instead of {:.1?} with {threads}", execution + wait)
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+pub(super) fn computes(op: &str) -> String {
+    format!("`{op}` computes: run it on a pool of as many threads as there are CPUs; more threads help nobody")
 }

@@ -1,0 +1,34 @@
+//! What follows from the figures of a pool at once.
+
+use super::Pool;
+use crate::incident::Culprit;
+use std::time::Duration;
+
+impl Pool {
+    /// How long an execution of the op that holds most of the threads takes on average.
+    pub(super) fn usual(&self) -> Option<Duration> {
+        self.history.execution_time.checked_div(self.history.ended).map(Duration::from_nanos)
+    }
+
+    /// The share of time on a CPU: of what has ended lately, or of what that op has ever done, or else of what one of the
+    /// threads does now.
+    pub(super) fn cpu_share(&self) -> Option<f64> {
+        let live = || self.conduct.cpu_percent().map(|percent| percent as f64 / 100.0);
+        self.counted.cpu_share().or(self.history.cpu_share()).or_else(live)
+    }
+
+    /// The most threads that watched calls have held at once lately.
+    pub(super) fn seen(&self, first: &Culprit) -> u64 {
+        self.crowd.executing.recent().max(first.count)
+    }
+
+    /// The observer's own call had to wait, too.
+    pub(super) fn canary_waits(&self) -> bool {
+        self.canary.is_some_and(|canary| canary >= self.longest_wait.min(Duration::from_millis(25)) / 2)
+    }
+
+    /// The smallest pool in which no call would have waited, where it is known and larger than what was seen at work.
+    pub(super) fn enough_threads(&self) -> Option<u64> {
+        Some(self.enough).filter(|&enough| enough > self.crowd.executing.recent())
+    }
+}
