@@ -228,7 +228,8 @@ impl Replay {
             }
         };
         // Where none has ended yet, none would have.
-        let end = |arrival: &Arrival, mean: Option<u64>| mean.map_or(u64::MAX, |mean| arrival.before + mean);
+        let end =
+            |arrival: &Arrival, mean: Option<u64>| mean.map_or(u64::MAX, |mean| arrival.before.saturating_add(mean));
         let mut ends: Vec<(u64, u64)> =
             self.arrivals.iter().map(|arrival| (end(arrival, mean_of(arrival.op)), arrival.calls)).collect();
         ends.sort_unstable();
@@ -236,7 +237,8 @@ impl Replay {
         let (mut running, mut most) = (0_u64, 0);
         for arrival in &self.arrivals {
             while let Some((_, calls)) = ended.next_if(|(at, _)| *at <= arrival.after) {
-                running -= calls;
+                // Of two looks at the very same time, a call can end before it came.
+                running = running.saturating_sub(calls);
             }
             running += arrival.calls;
             most = most.max(running);
