@@ -297,6 +297,8 @@ fn late_poll(op: &Op, own: slot::Own, start: u64, latency: u64) {
     let (culprit, from, to) = own.last_long_poll();
     if to.saturating_add(NEXT) >= start && from < start && to > start.saturating_sub(latency) {
         op::note(&op.late_behind, culprit);
+    } else {
+        op::forget(&op.late_behind);
     }
 }
 

@@ -209,6 +209,11 @@ pub(crate) fn note(at: &AtomicU32, index: u32) {
     at.store(index + 1, Ordering::Relaxed);
 }
 
+/// Keeps that it is none.
+pub(crate) fn forget(at: &AtomicU32) {
+    at.store(0, Ordering::Relaxed);
+}
+
 /// Tokio's number of a runtime, which it shows only as text.
 pub(crate) fn runtime_number(id: runtime::Id) -> Option<u64> {
     id.to_string().parse().ok()

@@ -240,7 +240,7 @@ impl Replay {
         let (mut running, mut most) = (0_u64, 0);
         for arrival in &self.arrivals {
             while let Some((_, calls)) = ended.next_if(|(at, _)| *at <= arrival.after) {
-                running -= calls;
+                running = running.saturating_sub(calls);
             }
             running += arrival.calls;
             most = most.max(running);

@@ -41,10 +41,17 @@ impl Tracker {
         if excused.count > 0 && many {
             keys.push(Key::Machine);
         }
+        let mut behind = Vec::new();
         for (op, fresh) in sample.ops.iter().zip(fresh) {
             let index = op.site.index;
             if fresh.long_polls > 0 || sample.overdue.iter().any(|held| held.op == index) {
                 keys.push(Key::LongPoll(index));
+            }
+            // Who waited behind a poll is often seen only after it.
+            if let Some(culprit) = op.late_behind.map(Key::LongPoll).filter(|_| fresh.late_polls > 0)
+                && self.open.contains_key(&culprit)
+            {
+                behind.push(culprit);
             }
             if fresh.long_waits > 0 || op.wait_age(sample.now) >= op.queue_wait_limit {
                 keys.push(Key::Wait(index));
@@ -57,6 +64,9 @@ impl Tracker {
                 keys.push(Key::Unfair(index));
             }
         }
+        behind.retain(|culprit| !keys.contains(culprit));
+        behind.dedup();
+        keys.extend(behind);
         for runtime in &sample.runtimes {
             self.of_runtime(runtime, sample, fresh, &mut keys);
         }

@@ -59,6 +59,7 @@ truths! {
     long_executions: loops(4, 20) => ALL_HELD.culprits(&["runner"]).victims(&["job"]);
     /// A thread is left over for the others.
     three_endless_loops: loops(3, 0) => LEAKS.culprits(&["runner"]).says("3 threads of the pool's 4");
+    one_lost_thread: loops(1, 0) => LEAKS.culprits(&["runner"]).says("1 thread of the pool's 4");
     /// That others get a thread does not bring it back, and a history of long runs makes it no loss.
     three_long_executions: loops(3, 20) => Expected::healthy();
 
