@@ -9,6 +9,7 @@ use crate::counted::Counted;
 use crate::lately::{Lately, Peak, Plus, Share};
 use crate::replay::{Growth, Level, Replay};
 use crate::sample::{Excused, Machine, OpSample, RuntimeSample, Sample, Site, Stop};
+use crate::trips::Trips;
 use std::collections::HashMap;
 use tokio::runtime;
 
@@ -53,6 +54,8 @@ pub(crate) struct RuntimeFacts {
     pub(crate) canary: Peak,
     pub(crate) probe: Peak,
     pub(crate) depth: Peak,
+    /// Small trips of its pool's threads.
+    pub(crate) trips: Lately<Trips>,
     /// For how many looks in a row tasks have been waiting in the shared queue while no worker was parked.
     pub(crate) crowded: u64,
 }
@@ -95,6 +98,8 @@ pub(crate) struct Facts {
     pub(crate) stopped: Lately<u64>,
     paused_sum: u64,
     pub(crate) last_stop: Option<Stop>,
+    /// An op whose calls were executing all through that stop.
+    pub(crate) coincides: Option<Site>,
     /// An op that makes up at once for what it missed in that stop.
     pub(crate) burst: Option<Site>,
     pub(crate) excused: Lately<Excused>,
@@ -124,6 +129,7 @@ impl Facts {
             self.stopped.add(stop.to - stop.from);
             self.last_stop = Some(stop);
             self.burst = None;
+            self.coincides = coincides(sample, fresh, stop);
         }
         if let Some(machine) = sample.machine {
             self.machine.add(machine);
@@ -154,6 +160,7 @@ impl Facts {
         }
         for runtime in &mut self.runtimes {
             runtime.full.turn();
+            runtime.trips.turn();
             let lateness = [&mut runtime.frozen, &mut runtime.beat_late, &mut runtime.canary, &mut runtime.probe];
             lateness.into_iter().chain([&mut runtime.depth]).for_each(Peak::turn);
         }
@@ -305,9 +312,20 @@ impl RuntimeFacts {
         self.canary.see(runtime.canary.unwrap_or(0));
         self.probe.see(runtime.probe.unwrap_or(0));
         self.depth.see(runtime.depth);
+        self.trips.add(runtime.trips.unwrap_or_default());
         self.crowded = if full && runtime.depth > 0 { self.crowded + 1 } else { 0 };
         self.last.clone_from(runtime);
     }
+}
+
+/// An op of which a call was executing all through a stop: of those that have ended just now, or go on.
+fn coincides(sample: &Sample, fresh: &[Counted], stop: Stop) -> Option<Site> {
+    let length = stop.to.saturating_sub(stop.from);
+    let ended = sample.ops.iter().zip(fresh).find(|(_, fresh)| {
+        fresh.execution_time.checked_div(fresh.ended).is_some_and(|mean| mean.saturating_mul(2) >= length)
+    });
+    let goes_on = || sample.executions.iter().find(|held| held.since <= stop.from).and_then(|held| sample.op(held.op));
+    ended.map(|(op, _)| op).or_else(goes_on).map(|op| op.site)
 }
 
 /// The pool that the calls of a site run on: its runtime's, or one that is told apart by its op.

@@ -115,6 +115,7 @@ mod threads;
 mod timing;
 mod trace;
 mod tracker;
+mod trips;
 mod wait;
 mod waits;
 mod watchdog;

@@ -11,6 +11,8 @@ use crate::probe::heartbeat::State;
 use crate::sample::{self, OpSample, RuntimeSample, Sample};
 use crate::sight::{Ask, Seen, Sight};
 use crate::threads::{self, Role};
+use crate::trips;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::{self, Handle};
@@ -40,6 +42,9 @@ pub(crate) struct Watched {
     /// What came of the last try, which the errands' thread tells.
     refused: Arc<AtomicBool>,
     errands: Arc<Errands>,
+    trips: trips::Counter,
+    /// By worker: how many polls it had begun, and since when it has not begun another.
+    polls: HashMap<usize, (u64, u64)>,
 }
 
 impl Watched {
@@ -57,6 +62,8 @@ impl Watched {
             tried: 0,
             refused: Arc::default(),
             errands: Arc::clone(errands),
+            trips: trips::Counter::default(),
+            polls: HashMap::new(),
         }
     }
 
@@ -95,6 +102,9 @@ impl Watched {
         let crowded = told.depth > 0 && told.is_full();
         self.crowded = if crowded { self.crowded + 1 } else { 0 };
         self.tell_threads(&mut told);
+        if self.sight.last().active {
+            told.trips = self.trips.count(op::runtime_number(self.id), now);
+        }
         told.refused = self.is_refused(now, waits || told.canary_waits, executing, &told);
         let frozen: Vec<Frozen> = self.sight.last().frozen.clone();
         for (known, frozen) in told.frozen.iter_mut().zip(frozen) {
@@ -135,7 +145,7 @@ impl Watched {
 
     /// What the thread of a worker that stands still does, where it is known which that is.
     fn look_at_thread(
-        &self,
+        &mut self,
         frozen: Frozen,
         known: &mut sample::Frozen,
         pollers: &mut Pollers,
@@ -146,7 +156,15 @@ impl Watched {
         if now.saturating_sub(known.since) < limit / 4 {
             return;
         }
-        let Some(tid) = self.sight.thread_of(frozen).and_then(|thread| thread.tid) else { return };
+        let Some(thread) = self.sight.thread_of(frozen) else { return };
+        if let Some(polls) = thread.polls {
+            let known_since = self.polls.entry(frozen.worker).or_insert((polls, now));
+            if known_since.0 != polls {
+                *known_since = (polls, now);
+            }
+            known.one_poll = Some(known_since.1);
+        }
+        let Some(tid) = thread.tid else { return };
         // An activity of no op, in a place where no slot is.
         let (place, activity) = (tid as usize, Activity::new(Kind::Poll, 0, frozen.since));
         let without_cpu = pollers.waited(place, activity, Some(tid), now, stops);
@@ -174,6 +192,7 @@ fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64) -> RuntimeSampl
                 worker: frozen.worker as u64,
                 since: frozen.since,
                 started: frozen.started,
+                one_poll: None,
                 conduct: None,
             })
             .collect(),
@@ -186,6 +205,7 @@ fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64) -> RuntimeSampl
         depth: seen.global_queue as u64,
         pool_threads: None,
         pool_idle: None,
+        trips: None,
         refused: false,
     }
 }

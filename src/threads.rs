@@ -52,6 +52,8 @@ pub(crate) struct Thread {
     /// The number that the standard library gives it.
     #[cfg(tokio_unstable)]
     pub(crate) number: Option<u64>,
+    /// How many polls of tasks it has begun, where the runtime's callbacks tell.
+    pub(crate) polls: Option<u64>,
 }
 
 /// Lets a reader that waits for nobody tell whether what it has read belongs together.
@@ -104,6 +106,7 @@ struct Place {
     max_blocking_threads: AtomicU64,
     worker_threads: AtomicU64,
     number: AtomicU64,
+    polls: AtomicU64,
     next: AtomicPtr<Place>,
 }
 
@@ -123,8 +126,8 @@ impl Place {
         // Acquire: pairs with the Release of `release`: the last owner's writes come before ours.
         let free = |place: &&Self| place.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         let place = places().find(|place| free(place).is_ok()).unwrap_or_else(|| {
-            let [runtime, active_since, max_blocking_threads, worker_threads, number] =
-                [const { AtomicU64::new(0) }; 5];
+            let [runtime, active_since, max_blocking_threads, worker_threads, number, polls] =
+                [const { AtomicU64::new(0) }; 6];
             let place = Box::into_raw(Box::new(Self {
                 claimed: AtomicBool::new(true),
                 hooked: AtomicBool::new(false),
@@ -136,6 +139,7 @@ impl Place {
                 max_blocking_threads,
                 worker_threads,
                 number,
+                polls,
                 next: AtomicPtr::new(std::ptr::null_mut()),
             }));
             // SAFETY: just made, never freed.
@@ -182,6 +186,7 @@ impl Place {
             active_since: nonzero(&self.active_since),
             #[cfg(tokio_unstable)]
             number: nonzero(&self.number),
+            polls: nonzero(&self.polls),
         }
     }
 
@@ -306,6 +311,18 @@ impl Teller {
                 place.active_since.store(0, Ordering::Relaxed);
                 place.role.store(Role::Worker as u8, Ordering::Relaxed);
             })
+        });
+    }
+
+    /// The calling thread begins to poll a task: a thread-local, a load and a store of its own cache line.
+    #[cfg(tokio_unstable)]
+    #[inline]
+    pub(crate) fn polls(self) {
+        LOCAL.with(|local| {
+            if let Some(place) = local.place.get() {
+                // Relaxed: only the owner writes it, and the observer asks only whether it has changed.
+                place.polls.store(place.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            }
         });
     }
 

@@ -5,6 +5,7 @@ use crate::cause::{Action, Cause};
 use crate::counted::Counted;
 use crate::facts::{Facts, OpFacts};
 use crate::incident::Culprit;
+use crate::trips::Trips;
 
 /// From this many calls on their average says something.
 const CALLS: u64 = 8;
@@ -15,6 +16,8 @@ const SLOWER: u64 = 150;
 /// A flood is at least so many calls, and so much time on the way to their threads and back.
 const FLOOD: u64 = 2_000;
 const FLOOD_TIME: u64 = 100_000_000;
+/// Each trip of a thread is then at most so long.
+const TINY: u64 = 50_000;
 /// The way of each is then at least so long, and so many times its execution.
 const WAY: u64 = 10_000;
 const TIMES: u64 = 4;
@@ -27,6 +30,11 @@ pub(crate) fn judge(facts: &Facts) -> Verdict {
     }
     if let Some(flood) = worst(flood_time).filter(|op| flood_time(op) > 0) {
         return dispatch_overhead(flood);
+    }
+    if let Some(trips) = facts.runtimes.iter().map(|runtime| runtime.trips.recent()).max_by_key(|trips| trips.count)
+        && is_flood(&trips, facts)
+    {
+        return unwrapped_overhead(&trips);
     }
     let evidence = format!("nothing was over a threshold in the last {:.1?}", nanos(facts.elapsed()));
     Verdict::new(Cause::Healthy, SURE, evidence).advise(Action::None, "There is nothing to do".to_owned())
@@ -54,6 +62,23 @@ fn flood_time(op: &OpFacts) -> u64 {
     let way = recent.queue_wait + recent.resume_delay;
     let flood = recent.ended >= FLOOD && way >= FLOOD_TIME && way >= recent.ended * WAY;
     if flood && way >= recent.execution_time * TIMES && recent.dominated == 0 { way } else { 0 }
+}
+
+/// Whether a pool's threads woke again and again for next to nothing, for calls that nobody wrapped.
+fn is_flood(trips: &Trips, facts: &Facts) -> bool {
+    let watched = facts.counted(None).started;
+    trips.count >= FLOOD && trips.count >= watched.saturating_mul(2) && trips.on_cpu / trips.count.max(1) <= TINY
+}
+
+fn unwrapped_overhead(trips: &Trips) -> Verdict {
+    let evidence = format!(
+        "threads of the blocking pool woke {} times, for {:.1?} of CPU time each, for calls that nobody wrapped; nothing waits",
+        trips.count,
+        nanos(trips.on_cpu / trips.count.max(1)),
+    );
+    let advice = "Each `tokio::fs` call and each name lookup is a trip to the pool and back: do many of them in one blocking \
+                  call; the pool's size has no part in it";
+    Verdict::new(Cause::DispatchOverhead, LIKELY, evidence).advise(Action::Batch, advice.to_owned())
 }
 
 fn culprit(op: &OpFacts) -> Culprit {

@@ -12,10 +12,13 @@ const EXPLAINS: u64 = 30;
 pub(crate) fn paused(facts: &Facts, count: u64, longest: u64) -> Verdict {
     let (detail, told, confidence) = facts.last_stop.map_or(("unknown", String::new(), OPEN), why_stopped);
     let lost = facts.stopped.recent();
+    // Of a process that is stopped from outside every call that executes would be told.
+    let coincides = facts.coincides.filter(|_| detail == "memory");
+    let coincides = coincides.map_or(String::new(), |op| format!("; it coincides with a call of `{}`", op.name));
     let longest = nanos(longest);
     let evidence = format!(
         "the observer did not run for up to {longest:.1?} and was not waiting for a CPU{told}; stopped for {:.1?} of the \
-         last {:.1?}, {count} in this episode",
+         last {:.1?}, {count} in this episode{coincides}",
         nanos(lost),
         nanos(facts.elapsed()),
     );

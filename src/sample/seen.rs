@@ -2,6 +2,7 @@
 
 use crate::conduct::Conduct;
 use crate::lately::Plus;
+use crate::trips::Trips;
 
 /// What is seen of one runtime without anybody wrapping anything; see `sight`.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +30,8 @@ pub(crate) struct RuntimeSample {
     /// Threads of its pool, and how many of them have nothing to do.
     pub(crate) pool_threads: Option<u64>,
     pub(crate) pool_idle: Option<u64>,
+    /// How many small trips its threads made since that was last told, where it is.
+    pub(crate) trips: Option<Trips>,
     /// The system refused a thread when it was asked for one.
     pub(crate) refused: bool,
 }
@@ -49,6 +52,8 @@ pub(crate) struct Frozen {
     pub(crate) since: u64,
     /// It has done something before. Otherwise it may as well not have begun.
     pub(crate) started: bool,
+    /// Since when it has been in one and the same poll, where the runtime's own callbacks tell.
+    pub(crate) one_poll: Option<u64>,
     /// What its thread has done since the last look, where the thread is known.
     pub(crate) conduct: Option<Conduct>,
 }

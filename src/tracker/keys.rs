@@ -162,6 +162,9 @@ fn is_stuck(frozen: &Frozen, sample: &Sample) -> bool {
         let had = conduct.of.saturating_sub(conduct.waited);
         had > 0 && conduct.on_cpu * 10 < had
     });
+    if let Some(since) = frozen.one_poll {
+        return sample.now.saturating_sub(since).saturating_sub(sample.pauses.since(since)) >= sample.long_poll_limit;
+    }
     let times = if asleep { ASLEEP } else { ROW };
     age >= sample.long_poll_limit.saturating_mul(times)
 }

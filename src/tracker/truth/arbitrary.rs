@@ -109,7 +109,7 @@ fn held(now: u64) -> impl Strategy<Value = Vec<Held>> {
 
 fn runtime(now: u64, at: usize) -> impl Strategy<Value = RuntimeSample> {
     let frozen = (instant(now), any::<bool>(), proptest::option::of(conduct()))
-        .prop_map(|(since, started, conduct)| Frozen { worker: 0, since, started, conduct });
+        .prop_map(|(since, started, conduct)| Frozen { worker: 0, since, started, one_poll: None, conduct });
     let some = || proptest::option::of(figure());
     let pool = (some(), some(), some(), some(), proptest::option::of(instant(now)));
     let late = (some(), some(), any::<bool>(), any::<bool>(), any::<bool>());

@@ -303,7 +303,7 @@ impl Timeline {
                 .zip(&held)
                 .map(|(worker, poll)| {
                     let conduct = (poll.does != Does::Unknown).then(|| poll.does.conduct(LOOK));
-                    Frozen { worker, since: now - age(poll), started: true, conduct }
+                    Frozen { worker, since: now - age(poll), started: true, one_poll: None, conduct }
                 })
                 .collect();
             // With the driver held, or with all workers, nobody sees that a timer is due.
