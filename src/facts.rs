@@ -3,6 +3,7 @@
 //! Pure: looks in, plain figures out. Two stretches of half a window each are kept, so that the figures are of at least
 //! half a window and at most a whole one.
 
+use crate::burst::Busy;
 use crate::conduct::Conduct;
 use crate::counted::Counted;
 use crate::lately::{Lately, Peak, Plus, Share};
@@ -31,6 +32,7 @@ pub(crate) struct OpFacts {
     pub(crate) execution_age: Peak,
     /// What the threads of its overdue polls did.
     pub(crate) conduct: Lately<Conduct>,
+    busy: Busy,
     /// Since when waits of it have been dropped unpolled and none has been polled; 0 where that is not so.
     pub(crate) unpolled_since: u64,
     pub(crate) unpolled: u64,
@@ -93,6 +95,8 @@ pub(crate) struct Facts {
     pub(crate) stopped: Lately<u64>,
     paused_sum: u64,
     pub(crate) last_stop: Option<Stop>,
+    /// An op that makes up at once for what it missed in that stop.
+    pub(crate) burst: Option<Site>,
     pub(crate) excused: Lately<Excused>,
     pub(crate) machine: Lately<Machine>,
 }
@@ -119,6 +123,7 @@ impl Facts {
         if let Some(stop) = sample.stop {
             self.stopped.add(stop.to - stop.from);
             self.last_stop = Some(stop);
+            self.burst = None;
         }
         if let Some(machine) = sample.machine {
             self.machine.add(machine);
@@ -175,6 +180,9 @@ impl Facts {
             }
         };
         let facts = &mut self.ops[at];
+        if facts.busy.see(op, now, self.last_stop.map(|stop| stop.to)) {
+            self.burst = Some(op.site);
+        }
         facts.counted.add(fresh);
         facts.conduct.add(op.ended_conduct);
         facts.history = op.counted;
@@ -279,6 +287,7 @@ impl OpFacts {
             poll_age: Peak::default(),
             execution_age: Peak::default(),
             conduct: Lately::default(),
+            busy: Busy::default(),
             unpolled_since: 0,
             unpolled: 0,
             arrived: 0,

@@ -72,6 +72,10 @@ impl OwnDurations {
         add(&self.sum, nanos);
     }
 
+    pub(crate) fn sum(&self) -> u64 {
+        self.sum.load(Ordering::Relaxed)
+    }
+
     /// Adds what has been recorded to `buckets`; returns the sum.
     pub(crate) fn add_to(&self, buckets: &mut Histogram) -> u64 {
         for (here, own) in buckets.as_mut_slice().iter_mut().zip(&*self.buckets) {

@@ -72,6 +72,7 @@
 mod age;
 mod blocking;
 mod builder;
+mod burst;
 mod call;
 mod cause;
 mod clock;

@@ -200,7 +200,7 @@ impl Poller {
             return;
         }
         let since = now.saturating_sub(self.others_at.max(start));
-        if starved.look(now) && self.others_at != 0 {
+        if starved.look(now) {
             self.behind += since;
             self.waited += since;
         }

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 /// So many threads are looked at.
 const THREADS: usize = 64;
+/// Who takes CPUs away does so again soon.
+const RECENT: u64 = 500_000_000;
 /// A look says nothing about less time than this.
 const LEAST: u64 = 2_000_000;
 
@@ -13,25 +15,30 @@ const LEAST: u64 = 2_000_000;
 pub(crate) struct Starved {
     last: HashMap<u32, CpuTime>,
     looked_at: u64,
-    found: bool,
+    found_at: Option<u64>,
 }
 
 impl Starved {
-    /// Whether any thread has had next to no CPU since the look before, though it wanted one then and wants one now. Some
-    /// 7 us a thread; the first look finds nothing.
+    /// Whether any thread has had next to no CPU since the look before, though it wanted one then and wants one now, or was so
+    /// a moment ago. Some 7 us a thread; the first look finds nothing.
     pub(crate) fn look(&mut self, now: u64) -> bool {
         let elapsed = now.saturating_sub(self.looked_at);
         if elapsed < LEAST {
-            return self.found;
+            return self.is_recent(now);
         }
         let own = evidence::thread_id();
         let threads = evidence::threads().unwrap_or_default().into_iter().filter(|tid| Some(*tid) != own).take(THREADS);
         let last = std::mem::take(&mut self.last);
         self.last = threads.filter_map(|tid| Some((tid, evidence::cpu_time(tid)?))).collect();
-        self.found =
-            self.last.iter().any(|(tid, time)| last.get(tid).is_some_and(|last| is_starved(last, time, elapsed)));
+        if self.last.iter().any(|(tid, time)| last.get(tid).is_some_and(|last| is_starved(last, time, elapsed))) {
+            self.found_at = Some(now);
+        }
         self.looked_at = now;
-        self.found
+        self.is_recent(now)
+    }
+
+    fn is_recent(&self, now: u64) -> bool {
+        self.found_at.is_some_and(|at| now.saturating_sub(at) < RECENT)
     }
 }
 

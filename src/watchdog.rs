@@ -29,6 +29,8 @@ const PUBLISH_EVERY: u64 = 10;
 const LATE: u64 = 10_000_000;
 /// What is less than this is how long it takes to wake a thread.
 const NOTICED: u64 = 1_000_000;
+/// For so long after a stop it is looked for what the stop has left behind.
+const AFTERMATH: u64 = 500_000_000;
 /// With nothing in flight it never sleeps longer than this, until it sleeps deeply.
 const LONGEST_SLEEP: u64 = 100_000_000;
 /// The kernel is asked about the process and the machine once in so long.
@@ -241,6 +243,8 @@ impl Watchdog {
         self.process = evidence::usage();
         self.look_at_runtimes(shared, now);
         self.witness(now);
+        let stopped = self.sample.stops.since(now.saturating_sub(AFTERMATH)) > 0;
+        self.sample.asks_poll_time = stopped || self.sample.machine.is_some();
         self.sample.take(now, late);
         let changes = self.tracker.look(&self.sample);
         self.report(shared, &changes);

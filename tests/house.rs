@@ -12,8 +12,8 @@ const LAYERS: [&[&str]; 10] = [
     &["timing", "gap", "ledger", "scope", "trace", "call"],
     &["blocking", "future", "wait", "job", "runtime", "threads", "hooks", "parity", "probe", "sight"],
     &[
-        "lately", "conduct", "counted", "pause", "starved", "poller", "sample", "runtimes", "snapshot", "replay",
-        "facts",
+        "lately", "conduct", "counted", "pause", "starved", "poller", "sample", "runtimes", "snapshot", "burst",
+        "replay", "facts",
     ],
     &["cause", "incident", "report", "judge", "episode", "tracker"],
     &["sink"],

@@ -207,6 +207,11 @@ impl Episode {
         }
     }
 
+    /// What it has left behind shows only now.
+    pub(crate) fn judge_again(&mut self, sample: &Sample, fresh: &[Counted], facts: &Facts) {
+        self.judge(&Look { key: self.key, sample, fresh, facts, turns: false });
+    }
+
     /// Judges what has been seen lately.
     fn judge(&mut self, look: &Look<'_>) {
         self.latest = match &self.subject {

@@ -134,7 +134,7 @@ impl Other {
                 let runtime = look.facts.runtime(Some(runtime));
                 Some((None, workers::overloaded(runtime, self.told_victims(), self.calls, self.longest)))
             }
-            Key::Process => Some((None, machine::paused(look.facts, self.calls, self.longest, false))),
+            Key::Process => Some((None, machine::paused(look.facts, self.calls, self.longest))),
             Key::Machine => Some((None, machine::contention(look.facts, self.calls, self.delay))),
             _ => None,
         }

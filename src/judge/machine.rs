@@ -9,7 +9,7 @@ use crate::sample::{Machine, Stop};
 const EXPLAINS: u64 = 30;
 
 /// The process did not run.
-pub(crate) fn paused(facts: &Facts, count: u64, longest: u64, burst: bool) -> Verdict {
+pub(crate) fn paused(facts: &Facts, count: u64, longest: u64) -> Verdict {
     let (detail, told, confidence) = facts.last_stop.map_or(("unknown", String::new(), OPEN), why_stopped);
     let lost = facts.stopped.recent();
     let longest = nanos(longest);
@@ -31,7 +31,12 @@ pub(crate) fn paused(facts: &Facts, count: u64, longest: u64, burst: bool) -> Ve
         }
     };
     let verdict = Verdict::new(Cause::ProcessPaused, confidence, evidence).detail(detail);
-    verdict.advise(Action::LookAtHost, advice.to_owned()).effect(Effect::CatchUpBurst, burst)
+    let Some(burst) = facts.burst else { return verdict.advise(Action::LookAtHost, advice.to_owned()) };
+    let advice = format!(
+        "{advice}. And let `{}` skip or delay the ticks that it missed (`MissedTickBehavior`), not make up for all at once",
+        burst.name
+    );
+    verdict.advise(Action::SkipMissedTicks, advice).effect(Effect::CatchUpBurst, true)
 }
 
 /// What kind of stop it was, the number that says so, and how sure that is.

@@ -59,6 +59,8 @@ pub(crate) struct Sample {
     pub(crate) runtimes: Vec<RuntimeSample>,
     /// What the kernel tells, at the looks at which it was asked.
     pub(crate) machine: Option<Machine>,
+    /// How long each op's futures have been polled is to be told.
+    pub(crate) asks_poll_time: bool,
     /// How many CPUs the process may use.
     pub(crate) cpus: u64,
     /// The limits where an op has none of its own.
@@ -85,7 +87,11 @@ impl Sample {
         self.executions.clear();
         self.ops.clear();
         for op in ops::all() {
-            let sample = op::of(op, now, &self.pauses);
+            let mut sample = op::of(op, now, &self.pauses);
+            if self.asks_poll_time {
+                let figures = slot::all().filter_map(|slot| slot.figures(op.index));
+                sample.poll_time = Some(figures.map(|figures| figures.poll_duration.sum()).sum());
+            }
             self.busy |= sample.queued > 0 || sample.waits > 0 || sample.oldest_woken.is_some();
             self.ops.push(sample);
         }
@@ -101,6 +107,7 @@ impl Sample {
         self.pollers.ended(now, stops, |over| {
             if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == over.op) {
                 sample.without_cpu += over.waited;
+                sample.observed = true;
                 if now.saturating_sub(over.start) >= sample.long_poll_limit {
                     sample.ended_conduct = sample.ended_conduct.plus(over.conduct);
                 }

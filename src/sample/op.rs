@@ -35,8 +35,12 @@ pub(crate) struct OpSample {
     /// Since when the oldest of its waits is ready that nobody has polled since.
     pub(crate) oldest_woken: Option<u64>,
     pub(crate) counted: Counted,
+    /// How long its futures have been polled since the process started, where that was asked.
+    pub(crate) poll_time: Option<u64>,
     /// How long polls that have ended since the last look were ready to run and had no CPU.
     pub(crate) without_cpu: u64,
+    /// Of such polls at least one was looked at while it went on.
+    pub(crate) observed: bool,
     /// What the threads of such polls did that were over their limit.
     pub(crate) ended_conduct: Conduct,
     /// Its calls that a thread of their own pool waits for now, and the op that this thread executes.
@@ -75,6 +79,12 @@ impl OpSample {
             (fresh.long_polls, fresh.long_poll_time) = (0, 0);
         }
         let mut excused = Excused::default();
+        // Of a poll that nobody saw, because the observer came late, nobody knows what it did, unless it was much too long.
+        let average = fresh.long_poll_time / fresh.long_polls.max(1);
+        let unseen = !self.observed && sample.pauses.since(sample.previous.saturating_sub(average)) > 0;
+        if unseen && average < self.long_poll_limit.saturating_mul(2) {
+            (fresh.long_polls, fresh.long_poll_time) = (0, 0);
+        }
         let mut excuse = |count: &mut u64, time: &mut u64, limit: u64, without_cpu: u64| {
             let Some(average) = time.checked_div(*count) else { return };
             let began = sample.previous.saturating_sub(average);
@@ -128,7 +138,9 @@ pub(super) fn of(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         oldest_woken: waits.and_then(|waits| waits.woken.oldest()).map(arrived),
         oldest_wait: waits.and_then(|waits| waits.pending.oldest()).map(arrived),
         counted: Counted::of(op),
+        poll_time: None,
         without_cpu: 0,
+        observed: false,
         ended_conduct: Conduct::default(),
         nested_now: calls.map_or(0, |calls| calls.nested_now.load(Ordering::Relaxed)),
         nested_made: calls.is_some_and(|calls| calls.nested_made.load(Ordering::Relaxed) > 0),

@@ -29,6 +29,7 @@ const BEGINNINGS: usize = 32;
 const BEGINNINGS_WITHIN: u64 = 600_000_000_000;
 /// An episode about the machine's CPUs is over when none of it has been seen for this long: they come in bursts.
 const CALM: u64 = 1_000_000_000;
+const AFTERMATH: u64 = 300_000_000;
 
 /// The openings of one kind of episode.
 #[derive(Debug, Default)]
@@ -149,6 +150,11 @@ impl Tracker {
             }
             changes.extend(episode.report(&self.facts, self.started, &others));
         }
+        if self.facts.burst.is_some()
+            && let Some(pause) = self.open.get_mut(&Key::Process)
+        {
+            pause.judge_again(sample, &fresh, &self.facts);
+        }
         self.close(sample.now, None, &mut changes);
         changes
     }
@@ -222,7 +228,12 @@ impl Tracker {
 
     /// Ends the episodes of which nothing has been seen for a while, or for `quiet`.
     fn close(&mut self, now: u64, quiet: Option<u64>, changes: &mut Vec<IncidentChange>) {
-        let usual = |key: &Key| if *key == Key::Machine { CALM.max(self.quiet) } else { self.quiet };
+        let usual = |key: &Key| match key {
+            Key::Machine => CALM.max(self.quiet),
+            // What it leaves behind takes its time to show.
+            Key::Process => AFTERMATH.max(self.quiet),
+            _ => self.quiet,
+        };
         let over: Vec<Key> = self
             .open
             .iter()

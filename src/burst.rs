@@ -1,0 +1,47 @@
+//! Whether an op makes up for all at once that it missed while the process was stopped.
+
+use crate::sample::OpSample;
+
+/// So long after a stop it is looked at, once so much time has passed.
+const AFTER: u64 = 60_000_000;
+const UNTIL: u64 = 400_000_000;
+/// It is a burst from so many times the usual share of a CPU on, and so many percent of one more.
+const TIMES: u64 = 3;
+const MORE: u64 = 20;
+
+/// How busy the futures of one op keep their workers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Busy {
+    /// How long they had been polled, and when that was told.
+    last: Option<(u64, u64)>,
+    /// How long they are polled in a second as a rule, in nanoseconds.
+    usual: Option<u64>,
+    /// How long they had been polled when the stop was over.
+    at_stop: Option<u64>,
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Busy {
+    /// Takes in a look. `stop` is the end of the last stop. Tells whether this is a burst.
+    pub(crate) fn see(&mut self, op: &OpSample, now: u64, stop: Option<u64>) -> bool {
+        let Some(time) = op.poll_time else { return false };
+        let since_stop = stop.map(|stop| now.saturating_sub(stop)).filter(|since| *since < UNTIL);
+        let Some(since) = since_stop else {
+            if let Some((before, at)) = self.last.replace((time, now))
+                && stop.is_none_or(|stop| at > stop)
+                && now > at
+            {
+                self.usual = Some(time.saturating_sub(before).saturating_mul(SECOND) / (now - at));
+            }
+            self.at_stop = None;
+            return false;
+        };
+        let from = *self.at_stop.get_or_insert(time);
+        // The next second begins afresh.
+        self.last = None;
+        let rate = time.saturating_sub(from).saturating_mul(SECOND) / since.max(1);
+        let much = |usual: u64| rate >= usual * TIMES && rate >= usual + SECOND / 100 * MORE;
+        since >= AFTER && self.usual.is_some_and(much)
+    }
+}
