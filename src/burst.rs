@@ -4,6 +4,8 @@ use crate::sample::OpSample;
 
 /// So long after a stop it is looked at, once so much time has passed.
 const AFTER: u64 = 60_000_000;
+/// A poll that the stop fell into has ended by then: it took all that time.
+const SETTLED: u64 = 20_000_000;
 const UNTIL: u64 = 400_000_000;
 /// It is a burst from so many times the usual share of a CPU on, and so many percent of one more.
 const TIMES: u64 = 3;
@@ -16,8 +18,8 @@ pub(crate) struct Busy {
     last: Option<(u64, u64)>,
     /// How long they are polled in a second as a rule, in nanoseconds.
     usual: Option<u64>,
-    /// How long they had been polled when the stop was over.
-    at_stop: Option<u64>,
+    /// How long they had been polled when the stop was over, and when that was told.
+    at_stop: Option<(u64, u64)>,
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -37,10 +39,13 @@ impl Busy {
             self.at_stop = None;
             return false;
         };
-        let from = *self.at_stop.get_or_insert(time);
         // The next second begins afresh.
         self.last = None;
-        let rate = time.saturating_sub(from).saturating_mul(SECOND) / since.max(1);
+        if since < SETTLED {
+            return false;
+        }
+        let (from, at) = *self.at_stop.get_or_insert((time, now));
+        let rate = time.saturating_sub(from).saturating_mul(SECOND) / now.saturating_sub(at).max(1);
         let much = |usual: u64| rate >= usual * TIMES && rate >= usual + SECOND / 100 * MORE;
         since >= AFTER && self.usual.is_some_and(much)
     }

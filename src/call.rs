@@ -10,13 +10,14 @@
 //!    up, the end and the first poll) exactly one sees the other, and each consequence happens once.
 //! 2. A time is written before the bit that announces it.
 
+use crate::activity::{Activity, Kind};
 use crate::clock;
 use crate::figures::{CallFigures, count};
 use crate::gap::Change;
 use crate::op::{self, Op};
 use crate::rouse;
 use crate::scope::{self, Enclosing};
-use crate::slot::{self, Activity, Kind};
+use crate::slot;
 use crate::timing::{CallTiming, Marks, Outcome};
 use crate::trace::{self, CallTrace, QueuedTrace};
 use std::cell::Cell;

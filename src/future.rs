@@ -1,12 +1,13 @@
 //! `instrument_future`: a future that accounts for all of its wall time, and whose polls are watched.
 
+use crate::activity::{Activity, Kind};
 use crate::clock;
 use crate::figures::{PollFigures, count};
 use crate::ledger::{Ledger, Tally};
 use crate::op::{self, Op};
 use crate::rouse;
 use crate::scope::{self, Moved, Watch};
-use crate::slot::{self, Activity, Kind};
+use crate::slot;
 use crate::trace::{self, FutureTrace};
 use pin_project_lite::pin_project;
 use std::future::Future;
@@ -296,6 +297,8 @@ fn late_poll(op: &Op, own: slot::Own, start: u64, latency: u64) {
     let (culprit, from, to) = own.last_long_poll();
     if to.saturating_add(NEXT) >= start && from < start && to > start.saturating_sub(latency) {
         op::note(&op.late_behind, culprit);
+    } else {
+        op::forget(&op.late_behind);
     }
 }
 

@@ -69,6 +69,7 @@
 //! heartbeat there. Who holds a lock or a resource: only who waits for it, and who was last given it. What a thread that sleeps
 //! waits for, but on Linux. What cannot be read is unknown, `None` or [`Cause::Undetermined`], and never 0.
 
+mod activity;
 mod age;
 mod blocking;
 mod builder;
@@ -115,6 +116,7 @@ mod timing;
 mod trace;
 mod tracker;
 mod wait;
+mod waits;
 mod watchdog;
 mod wire;
 

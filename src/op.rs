@@ -5,9 +5,10 @@
 //! further runtimes share one record each, which has no runtime. There are at most [`MAX_OPS`], and what comes after that
 //! is counted under one record whose name says so. (A name is `&'static str`: only a program that leaks names gets there.)
 
+use crate::activity::MAX_OPS;
 use crate::age::Ages;
-use crate::figures::{CallFigures, Durations, count};
-use crate::slot::MAX_OPS;
+use crate::figures::{CallFigures, Durations};
+use crate::waits::Waits;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::OnceLock;
@@ -52,36 +53,6 @@ pub(crate) struct Op {
     next_warning: AtomicU64,
     suppressed: AtomicU64,
     next: AtomicPtr<Op>,
-}
-
-/// The waits of an op.
-#[derive(Debug)]
-pub(crate) struct Waits {
-    pub(crate) pending: Ages,
-    /// Waits that have been woken and not been polled since, by when they were woken.
-    pub(crate) woken: Ages,
-    pub(crate) duration: Durations,
-    /// Waits that ended over the limit, and what they took.
-    pub(crate) long: AtomicU64,
-    pub(crate) long_time: AtomicU64,
-    pub(crate) dropped: AtomicU64,
-    /// Waits that were dropped without ever having been polled.
-    pub(crate) unpolled: AtomicU64,
-    /// The op (its place and one) in which the last of them began to wait, and the one that was last given what it waited
-    /// for.
-    pub(crate) waiter: AtomicU32,
-    pub(crate) holder: AtomicU32,
-}
-
-impl Waits {
-    /// A wait has ended that took so long.
-    pub(crate) fn ended(&self, took: u64, limit: u64) {
-        self.duration.record(took);
-        if took >= limit {
-            count(&self.long, 1);
-            count(&self.long_time, took);
-        }
-    }
 }
 
 impl Op {
@@ -236,6 +207,11 @@ pub(crate) fn noted(at: &AtomicU32) -> Option<u32> {
 /// Keeps the place of an op, for [`noted`].
 pub(crate) fn note(at: &AtomicU32, index: u32) {
     at.store(index + 1, Ordering::Relaxed);
+}
+
+/// Keeps that it is none.
+pub(crate) fn forget(at: &AtomicU32) {
+    at.store(0, Ordering::Relaxed);
 }
 
 /// Tokio's number of a runtime, which it shows only as text.

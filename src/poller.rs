@@ -5,11 +5,11 @@
 //! poll has used a quarter of its limit. The time it was ready to run and had no CPU since is not counted into its age,
 //! nor as much of the time before.
 
+use crate::activity::Activity;
 use crate::conduct::{Asleep, Conduct};
 use crate::evidence::{self, CpuTime, Inside, RunState, Shape, Shapes, TIMER_TICK};
 use crate::lately::{Plus, Share};
 use crate::pause::Pauses;
-use crate::slot::Activity;
 use crate::starved::Starved;
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -301,7 +301,7 @@ impl PoolThread {
 #[cfg(all(test, target_os = "linux", not(any(starvation_elsewhere, starvation_loom))))]
 mod tests {
     use super::*;
-    use crate::slot::Kind;
+    use crate::activity::Kind;
 
     #[test]
     fn one_that_wants_the_cpu_gets_one_more_look_and_is_forgotten_when_unseen() {

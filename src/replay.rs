@@ -235,7 +235,11 @@ impl Replay {
             }
         };
         // Where none has ended yet, none would have.
-        let end = |arrival: &Arrival, mean: Option<u64>| mean.map_or(u64::MAX, |mean| arrival.before + mean);
+        // It has not ended before it was seen to have come.
+        let end = |arrival: &Arrival, mean: Option<u64>| {
+            let end = mean.map_or(u64::MAX, |mean| arrival.before.saturating_add(mean));
+            end.max(arrival.after.saturating_add(1))
+        };
         let mut ends: Vec<(u64, u64)> =
             self.arrivals.iter().map(|arrival| (end(arrival, mean_of(arrival.op)), arrival.calls)).collect();
         ends.sort_unstable();
@@ -243,7 +247,7 @@ impl Replay {
         let (mut running, mut most) = (0_u64, 0);
         for arrival in &self.arrivals {
             while let Some((_, calls)) = ended.next_if(|(at, _)| *at <= arrival.after) {
-                running -= calls;
+                running = running.saturating_sub(calls);
             }
             running += arrival.calls;
             most = most.max(running);

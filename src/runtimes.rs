@@ -1,5 +1,6 @@
 //! The runtimes that the observer looks at, wrapped or not, and what each look at them says.
 
+use crate::activity::{Activity, Kind};
 use crate::evidence;
 use crate::op;
 use crate::parity::Frozen;
@@ -9,7 +10,6 @@ use crate::probe::errand::Errands;
 use crate::probe::heartbeat::State;
 use crate::sample::{self, OpSample, RuntimeSample, Sample};
 use crate::sight::{Ask, Seen, Sight};
-use crate::slot::{Activity, Kind};
 use crate::threads::{self, Role};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

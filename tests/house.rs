@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 /// The modules from the bottom up. What stands in a directory belongs to the module of its name.
 const LAYERS: [&[&str]; 10] = [
     &["clock", "sync", "wire", "defaults", "evidence", "rouse"],
-    &["slot", "op", "age", "figures"],
+    &["activity", "age", "figures", "waits", "slot", "op"],
     &["timing", "gap", "ledger", "scope", "trace", "call"],
     &["blocking", "future", "wait", "job", "runtime", "threads", "hooks", "parity", "probe", "sight"],
     &[
-        "lately", "conduct", "counted", "pause", "starved", "poller", "sample", "runtimes", "snapshot", "burst",
-        "replay", "facts",
+        "lately", "conduct", "counted", "pause", "starved", "poller", "sample", "runtimes", "snapshot", "replay",
+        "burst", "facts",
     ],
     &["cause", "incident", "report", "judge", "episode", "tracker"],
     &["sink"],

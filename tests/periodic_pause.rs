@@ -18,7 +18,8 @@ fn run(args: &[&str]) -> (Option<i32>, String, String) {
 fn dividing_a_process_divides_what_one_pause_touches() {
     let (code, text, error) = run(&["--processes", "5", "--period", "500", "--pause", "200", "--pauses", "4"]);
     assert_eq!(code, Some(0), "{error}");
-    assert!(!text.contains("long_poll"), "code was blamed for a stop of the process: {text}");
+    assert!(!text.contains("diagnosis: long_poll"), "code was blamed for a stop of the process: {text}");
+    assert!(text.contains("diagnosis: process_paused (stopped)"), "{text}");
     assert_eq!(text.matches("diagnosis: ").count(), 2, "{text}");
     assert!(text.contains("100.0 % of traffic") && text.contains("20.0 % of traffic"), "{text}");
 }

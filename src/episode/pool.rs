@@ -43,6 +43,8 @@ struct Part {
     /// How many threads it holds at the last look, and for how long the oldest does.
     holds: u64,
     held_for: u64,
+    /// When it was last seen to hold any.
+    held_at: u64,
     /// What of it waits at the last look, and for how long the oldest does.
     waiting: u64,
     age: u64,
@@ -128,6 +130,9 @@ impl Calls {
         part.counted = part.counted.plus(fresh);
         part.lately.add(Seen { counted: fresh, held: holds, most_held: holds, longest_held: held_for });
         (part.holds, part.held_for, part.waiting, part.age) = (holds, held_for, op.queued, age);
+        if holds > 0 {
+            part.held_at = sample.now;
+        }
         part.history = op.counted;
         (part.nested, part.nested_in, part.nested_made) = (op.nested_now, op.nested_in, op.nested_made);
         self.longest_wait = self.longest_wait.max(age);
@@ -155,6 +160,7 @@ impl Part {
             lately: Lately::default(),
             holds: 0,
             held_for: 0,
+            held_at: 0,
             waiting: 0,
             age: 0,
             history: Counted::default(),
@@ -181,6 +187,8 @@ fn runtime_of(look: &Look<'_>) -> Option<tokio::runtime::Id> {
     }
 }
 
+/// Whoever held the threads for less than one such part of the time is not at fault.
+const PASSED_BY: u64 = 20;
 /// A wait that began so much later than those who hold the threads has nothing to do with what those wait for.
 const LATER: u64 = 1_000_000_000;
 
@@ -189,9 +197,11 @@ impl Calls {
         let mut holders: Vec<(&Part, Seen)> = self.parts.values().map(|part| (part, part.lately.recent())).collect();
         let counted = holders.iter().fold(Counted::default(), |sum, (_, seen)| sum.plus(seen.counted));
         // Who holds threads now, or, between two calls, lately.
-        let held_now = self.is_held_now(&holders);
+        let held_now = self.is_held_now(&holders, look);
         holders.retain(|(part, seen)| if held_now { part.holds > 0 } else { seen.held > 0 });
         let held: u64 = holders.iter().map(|(_, seen)| seen.held).sum();
+        // Who had so small a part in it only passed by.
+        holders.retain(|(_, seen)| seen.held * PASSED_BY >= held);
         // Who has never given one back holds it for good.
         holders.sort_by_key(|(_, seen)| std::cmp::Reverse((seen.held, seen.longest_held)));
         let mut waiters: Vec<&Part> = self.parts.values().filter(|part| part.delayed().0 > 0).collect();
@@ -223,9 +233,12 @@ impl Calls {
     }
 
     /// Whether the threads are held by those at fault even now. Not where it is the turn of those that waited, and somebody
-    /// who has let go of the threads had held them for longer.
-    fn is_held_now(&self, holders: &[(&Part, Seen)]) -> bool {
-        let (now, before): (Vec<_>, Vec<_>) = holders.iter().partition(|(part, _)| part.holds > 0);
+    /// who has let go of the threads had held them for longer, and has made those wait that still do.
+    fn is_held_now(&self, holders: &[(&Part, Seen)], look: &Look<'_>) -> bool {
+        let oldest = self.parts.values().filter(|part| part.waiting > 0).map(|part| part.age).max();
+        let made_wait = |part: &Part| oldest.is_none_or(|oldest| look.age(part.held_at) < oldest);
+        let (now, mut before): (Vec<_>, Vec<_>) = holders.iter().partition(|(part, _)| part.holds > 0);
+        before.retain(|(part, _)| made_wait(part));
         let most = |of: &[(&Part, Seen)]| of.iter().map(|(_, seen)| seen.held).max().unwrap_or(0);
         let turn_of_waiters = now.iter().all(|(part, _)| part.delayed().0 > 0) && most(&before) > most(&now);
         !now.is_empty() && !turn_of_waiters

@@ -112,10 +112,11 @@ pub(crate) fn period_of(beginnings: impl IntoIterator<Item = u64>) -> Option<u64
     }
     distances.sort_unstable();
     let usual = distances[distances.len() / 2];
-    let even: Vec<u64> =
-        distances.iter().copied().filter(|distance| distance.abs_diff(usual) * 100 <= usual * EVEN).collect();
+    let is_even = |distance: &u64| distance.abs_diff(usual).saturating_mul(100) <= usual.saturating_mul(EVEN);
+    let even: Vec<u64> = distances.iter().copied().filter(is_even).collect();
     // One that was missed, or came in between, does not hide the others.
-    (even.len() * 5 >= distances.len() * 4 && usual > 0).then(|| even.iter().sum::<u64>() / even.len() as u64)
+    let mean = || even.iter().fold(0, |sum: u64, distance| sum.saturating_add(*distance)) / even.len() as u64;
+    (even.len() * 5 >= distances.len() * 4 && usual > 0).then(mean)
 }
 
 /// Of the incidents that make up the largest delay, all of the same cause and op taken together, the latest.

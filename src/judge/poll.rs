@@ -81,7 +81,8 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
         .effect(Effect::HandOffLost, around.pool_full && detail != "computing" && !around.current_thread)
         .effect(Effect::WorkersBlocked, around.stuck.max(now) >= around.workers.max(1) || around.depth > 0);
     verdict.victims = victims;
-    verdict.harmless = around.spared && verdict.victims.is_empty() && !late && age < SERIOUS;
+    let longest = verdict.culprits.iter().map(|culprit| culprit.oldest).max().unwrap_or_default().max(nanos(age));
+    verdict.harmless = around.spared && verdict.victims.is_empty() && !late && longest < nanos(SERIOUS);
     verdict
 }
 

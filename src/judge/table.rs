@@ -7,6 +7,9 @@ use crate::facts::{Facts, OpFacts, RuntimeFacts};
 use crate::incident::{Phases, Suspect};
 use tokio::runtime;
 
+/// Less time than this says nothing.
+const SOME: u64 = 50_000_000;
+
 /// What a table is about.
 #[derive(Debug)]
 pub(crate) struct Scope<'a> {
@@ -196,7 +199,7 @@ impl Scope<'_> {
         let (stopped, of) = (nanos(self.facts.stopped.recent()), nanos(self.facts.elapsed()));
         let told = format!("the process was stopped for {stopped:.1?} of {of:.1?}");
         // What is less is how precisely it can be told.
-        if self.facts.stopped.recent() * 20 > self.facts.elapsed() {
+        if self.facts.stopped.recent() >= SOME && self.facts.stopped.recent() * 20 > self.facts.elapsed() {
             Finding::Contributing(told)
         } else {
             Finding::Cleared(told)
@@ -217,7 +220,7 @@ impl Scope<'_> {
             told += &format!("; this process used {} % of the CPUs", of_all(own));
         }
         let excused = facts.excused.recent();
-        if excused.count > 0 || percent >= 20 {
+        if excused.count > 0 || percent >= 20 && waited >= SOME {
             told += &format!(
                 "; {} without one",
                 so_many(excused.count, "poll or wait was slow", "polls or waits were slow")

@@ -8,12 +8,13 @@ pub(crate) use observer::ObserverFigures;
 pub(crate) use op::{Excused, OpSample, Site};
 pub(crate) use seen::{Frozen, Machine, RuntimeSample, Stop};
 
+use crate::activity::{Activity, Kind};
 use crate::conduct::Conduct;
 use crate::lately::{Plus, Share};
 use crate::op as ops;
 use crate::pause::Pauses;
 use crate::poller::{Pollers, PoolThread};
-use crate::slot::{self, Activity, Kind};
+use crate::slot;
 
 /// An activity that a thread has not ended.
 #[derive(Debug, Clone, Copy)]

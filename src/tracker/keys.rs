@@ -17,10 +17,13 @@ const UNPOLLED_FOR: u64 = 1_000_000_000;
 /// So many polls or waits that a lack of CPU explains, or so many times the threshold of a single one.
 const EXCUSED: u64 = 5;
 const EXCUSED_TIMES: u64 = 20;
+/// Where nothing that is watched waits, the observer's own call must wait for so many times the floor: calls may hold all
+/// threads for a while, and nobody wants one.
+const CANARY: u64 = 4;
 /// Stops count together that lie this close.
 const STOPS_WITHIN: u64 = 250_000_000;
 /// A first thread that an op has not given back is told after so many windows; after one where it is a good part of the pool.
-const LOST_WINDOWS: u64 = 6;
+const LOST_WINDOWS: u64 = 4;
 const LOST_PART: u64 = 4;
 /// A runtime is crowded when none of its workers was parked in so many percent of the looks.
 const FULL: u64 = 90;
@@ -38,10 +41,17 @@ impl Tracker {
         if excused.count > 0 && many {
             keys.push(Key::Machine);
         }
+        let mut behind = Vec::new();
         for (op, fresh) in sample.ops.iter().zip(fresh) {
             let index = op.site.index;
             if fresh.long_polls > 0 || sample.overdue.iter().any(|held| held.op == index) {
                 keys.push(Key::LongPoll(index));
+            }
+            // Who waited behind a poll is often seen only after it.
+            if let Some(culprit) = op.late_behind.map(Key::LongPoll).filter(|_| fresh.late_polls > 0)
+                && self.open.contains_key(&culprit)
+            {
+                behind.push(culprit);
             }
             if fresh.long_waits > 0 || op.wait_age(sample.now) >= op.queue_wait_limit {
                 keys.push(Key::Wait(index));
@@ -54,6 +64,9 @@ impl Tracker {
                 keys.push(Key::Unfair(index));
             }
         }
+        behind.retain(|culprit| !keys.contains(culprit));
+        behind.dedup();
+        keys.extend(behind);
         for runtime in &sample.runtimes {
             self.of_runtime(runtime, sample, fresh, &mut keys);
         }
@@ -76,8 +89,9 @@ impl Tracker {
     fn of_runtime(&self, runtime: &RuntimeSample, sample: &Sample, fresh: &[Counted], keys: &mut Vec<Key>) {
         let Some(id) = runtime.runtime else { return };
         let pool = Key::Pool(id);
-        let canary = runtime.canary.unwrap_or(0) >= sample.queue_wait_limit;
-        if canary && !keys.contains(&pool) {
+        let canary = runtime.canary.unwrap_or(0) >= sample.queue_wait_limit.saturating_mul(CANARY);
+        let goes_on = self.open.contains_key(&pool) && runtime.canary.unwrap_or(0) >= sample.queue_wait_limit;
+        if (canary || goes_on) && !keys.contains(&pool) {
             keys.push(pool);
         }
         let on_it = |op: &OpSample| op.site.runtime == Some(id);

@@ -268,3 +268,5 @@ impl Tracker {
 
 #[cfg(all(test, not(starvation_loom)))]
 mod tests;
+#[cfg(all(test, not(starvation_loom)))]
+mod truth;

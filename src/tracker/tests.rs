@@ -2,12 +2,11 @@
 
 mod advice;
 
+use super::truth::timeline::op_sample;
 use super::*;
 use crate::cause::Cause;
-use crate::conduct::Conduct;
 use crate::lately::Share;
 use crate::sample::{Held, OpSample, Site};
-use std::panic::Location;
 use tokio::runtime;
 
 const MS: u64 = 1_000_000;
@@ -20,28 +19,8 @@ struct Timeline {
 }
 
 fn site(index: u32, name: &'static str, runtime: Option<runtime::Id>) -> OpSample {
-    OpSample {
-        site: Site { index, name, location: Location::caller(), runtime },
-        long_poll_limit: 25 * MS,
-        queue_wait_limit: 50 * MS,
-        executing: 0,
-        queued: 0,
-        oldest_queued: None,
-        waits: 0,
-        oldest_wait: None,
-        oldest_woken: None,
-        counted: Counted::default(),
-        poll_time: None,
-        without_cpu: 0,
-        observed: false,
-        ended_conduct: Conduct::default(),
-        nested_now: 0,
-        nested_in: None,
-        nested_made: false,
-        late_behind: None,
-        waiter: None,
-        holder: None,
-    }
+    let unknown = op_sample(index, name, None);
+    OpSample { site: Site { runtime, ..unknown.site }, ..unknown }
 }
 
 impl Timeline {

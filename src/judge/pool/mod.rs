@@ -1,11 +1,12 @@
 //! Why calls wait for a thread of a pool.
 //!
 //! A ladder; the first step that applies tells. Before anybody is accused of holding the threads it is asked whether the
-//! pool takes calls at all, whether the threads seen are all that there are, whether anything moves, and whether they
-//! are given the CPU.
+//! pool takes calls at all, whether the threads seen are all that there are, whether they are given the CPU, and whether
+//! anything moves.
 
 mod figures;
 mod nest;
+mod room;
 mod tell;
 
 pub(crate) use nest::{Nest, leaking};
@@ -99,8 +100,8 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
             .or_else(|| pool.leaked(first))
             .or_else(|| pool.has_room())
             .or_else(|| pool.others_hold(first))
-            .or_else(|| pool.nothing_ends(first))
-            .or_else(|| pool.no_cpu(first)),
+            .or_else(|| pool.no_cpu(first))
+            .or_else(|| pool.nothing_ends(first)),
     });
     let hidden = steps.as_ref().is_some_and(|verdict| verdict.cause == Cause::PoolSaturated);
     let mut verdict = match (steps, first) {
@@ -118,6 +119,9 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
     } else if of_holder {
         verdict.culprits = culprits;
     }
+    if of_holder && victims.is_empty() && pool.canary_waits() {
+        verdict.advice += ". Who waits is not watched: files, name lookups, stdin and stdout use this pool, too";
+    }
     verdict.victims = victims;
     verdict = verdict.effect(Effect::HandOffLost, pool.workers_stuck);
     (verdict, of_holder)
@@ -132,51 +136,25 @@ fn unwatched(detail: &'static str, evidence: String) -> Verdict {
 }
 
 impl Pool {
-    /// The pool does not take calls though it could.
-    fn stalled(&self) -> Option<Verdict> {
-        let held = self.executing;
-        if self.refused {
-            let evidence = format!("the system refuses another thread; the pool has {held} that execute watched calls");
-            let advice = "Look at the limits on threads and memory of the process, its user and its container: the pool \
-                          swallows the error as long as it has any thread";
-            return Some(
-                Verdict::new(Cause::PoolStalled, SURE, evidence)
-                    .detail("no_thread")
-                    .advise(Action::CheckLimits, advice.to_owned()),
-            );
-        }
-        // They are counted at different moments.
-        let idle = self.idle.filter(|&idle| idle > 0 && self.waiting > 0 && self.age >= Duration::from_millis(100))?;
-        let evidence = format!("{idle} of its {} threads have nothing to do", self.threads.unwrap_or(idle));
-        let advice =
-            "The pool does not wake its threads: look at what stops them, and report it to the runtime's authors";
-        Some(
-            Verdict::new(Cause::PoolStalled, LIKELY, evidence)
-                .detail("idle_threads")
-                .advise(Action::LookAtHost, advice.to_owned()),
-        )
-    }
-
     fn nobody_seen(&self) -> Verdict {
         if self.other_jobs > 0 {
             let evidence = format!("{} of other ops execute", so_many(self.other_jobs, "job", "jobs"));
             return unwatched("jobs of other ops execute, perhaps on the same pool", evidence);
         }
         if self.canary_waits() {
-            return self.hidden(None);
+            return self.hidden();
         }
         unwatched("no watched call holds a thread of this pool", String::new())
     }
 
     /// The observer's own call had to wait, so the pool is full: of calls that nobody wrapped.
-    fn hidden(&self, first: Option<&Culprit>) -> Verdict {
+    fn hidden(&self) -> Verdict {
         let canary = self.canary.unwrap_or_default();
-        let seen = first.map_or(0, |first| self.seen(first));
         let evidence = match self.cap {
             Some(cap) => format!(
                 "{} of the pool's {cap} threads are held by calls that nobody wrapped, and a call of the detector's own \
                  waited for {canary:.1?}",
-                cap.saturating_sub(seen)
+                cap.saturating_sub(self.executing)
             ),
             None => format!(
                 "its threads are held by calls that nobody wrapped, and a call of the detector's own waited for {canary:.1?}"
@@ -240,43 +218,12 @@ impl Pool {
         Some(Verdict::new(Cause::PoolLeak, LIKELY, evidence).advise(Action::DedicatedThread, advice))
     }
 
-    /// The pool has fewer threads than it may, or gives others their thread at once: it is not full. Then the thread that a
-    /// call was given does not get to run it.
-    fn has_room(&self) -> Option<Verdict> {
-        // Tokio starts a thread for whatever finds none that idles, as long as it may.
-        let below = self.cap.zip(self.threads).filter(|(cap, threads)| threads < cap);
-        let fewer = self.cap.filter(|&cap| self.crowd.executing.recent() < cap && !self.canary_waits());
-        let told = match (below, fewer) {
-            (Some((cap, threads)), _) => format!("the pool has {threads} of the {cap} threads that it may have"),
-            (None, Some(cap)) if self.canary.is_some() => {
-                let seen = self.crowd.executing.recent();
-                format!(
-                    "{seen} of {cap} threads execute watched calls, and a call of the detector's own got one at once"
-                )
-            }
-            _ if self.overtaken => "a later call of the detector's own got a thread at once".to_owned(),
-            _ => return None,
-        };
-        let (detail, whose, confidence) = machine::whose(&self.machine, self.cpus);
-        let evidence = format!("{told}; {whose}");
-        let busy = self.machine.idle.is_some_and(|idle| idle * 5 < self.machine.of.saturating_mul(self.cpus));
-        let advice = "The pool has room, so its size is not the reason: look at what keeps its threads from running";
-        if busy || self.without_cpu.is_at_least(STARVED) || detail != Some("neighbours") {
-            let mut verdict = Verdict::new(Cause::CpuContention, confidence, evidence);
-            verdict.detail = detail;
-            return Some(verdict.advise(Action::LookAtHost, advice.to_owned()));
-        }
-        let mut verdict = Verdict::undetermined("the pool has room, and calls wait", evidence, advice.to_owned());
-        verdict.action = Action::LookAtHost;
-        Some(verdict)
-    }
-
     /// The threads seen are not all that there are.
     fn others_hold(&self, first: &Culprit) -> Option<Verdict> {
         let (seen, ever) = (self.seen(first), self.crowd.executing.ever());
         if self.uncovered {
             if self.canary_waits() {
-                return Some(self.hidden(Some(first)));
+                return Some(self.hidden());
             }
             let detail = "no watched call held a thread of this pool for most of the wait";
             return Some(unwatched(detail, String::new()));
@@ -292,7 +239,7 @@ impl Pool {
             return None;
         }
         if self.canary_waits() {
-            return Some(self.hidden(Some(first)));
+            return Some(self.hidden());
         }
         let known = match self.cap {
             Some(cap) => format!("the pool has {cap}"),
