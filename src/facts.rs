@@ -37,8 +37,6 @@ pub(crate) struct OpFacts {
     /// Since when waits of it have been dropped unpolled and none has been polled; 0 where that is not so.
     pub(crate) unpolled_since: u64,
     pub(crate) unpolled: u64,
-    /// How many of its calls came since the last look.
-    arrived: u64,
     growth: Growth,
 }
 
@@ -59,6 +57,9 @@ pub(crate) struct RuntimeFacts {
     /// For how many looks in a row tasks have been waiting in the shared queue while no worker was parked.
     pub(crate) crowded: u64,
 }
+
+/// Of a runtime, or of one op outside of any.
+type PoolKey = (Option<runtime::Id>, u32);
 
 /// The calls of a pool.
 #[derive(Debug, Clone)]
@@ -90,7 +91,7 @@ pub(crate) struct Facts {
     pub(crate) ops: Vec<OpFacts>,
     pub(crate) runtimes: Vec<RuntimeFacts>,
     /// The calls of each pool: of a runtime, or of one op outside of any.
-    pools: HashMap<(Option<runtime::Id>, u32), Pool>,
+    pools: HashMap<PoolKey, Pool>,
     /// Looks, and those that came late.
     pub(crate) looks: Lately<Share>,
     /// How long the observer was kept from running, and how long of that the process was stopped.
@@ -134,8 +135,15 @@ impl Facts {
         if let Some(machine) = sample.machine {
             self.machine.add(machine);
         }
+        let mut pools: HashMap<_, (Level, Vec<(u32, u64)>)> = HashMap::new();
         for (op, fresh) in sample.ops.iter().zip(fresh) {
-            self.see_op(op, *fresh, sample.now);
+            let arrived = self.see_op(op, *fresh, sample.now);
+            if op.queued + op.executing + arrived > 0 {
+                let (level, new) = pools.entry(pool_of(&op.site)).or_default();
+                level.queued += op.queued;
+                level.executing += op.executing;
+                new.push((op.site.index, arrived));
+            }
         }
         for held in &sample.overdue {
             self.with(held.op, |op| {
@@ -146,7 +154,7 @@ impl Facts {
         for held in &sample.executions {
             self.with(held.op, |op| op.execution_age.see(sample.now.saturating_sub(held.since)));
         }
-        self.see_pools(sample, previous);
+        self.see_pools(pools, previous);
         self.see_runtimes(&sample.runtimes);
     }
 
@@ -178,7 +186,8 @@ impl Facts {
         }
     }
 
-    fn see_op(&mut self, op: &OpSample, fresh: Counted, now: u64) {
+    /// Returns how many of its calls came since the last look.
+    fn see_op(&mut self, op: &OpSample, fresh: Counted, now: u64) -> u64 {
         let at = match self.ops.binary_search_by_key(&op.site.index, |known| known.site.index) {
             Ok(at) => at,
             Err(at) => {
@@ -200,7 +209,7 @@ impl Facts {
         facts.wait_age.see(op.wait_age(now));
         facts.executing.see(op.executing);
         let there = op.queued + op.executing;
-        facts.arrived = facts.growth.see(op.counted.ended + there, fresh.ended + there);
+        let arrived = facts.growth.see(op.counted.ended + there, fresh.ended + there);
         if fresh.wait_time > 0 || op.waits > 0 {
             (facts.unpolled_since, facts.unpolled) = (0, 0);
         } else if fresh.unpolled > 0 {
@@ -209,20 +218,11 @@ impl Facts {
             }
             facts.unpolled += fresh.unpolled;
         }
+        arrived
     }
 
     /// Keeps what each pool had to do: an episode opens when the first of its calls may have ended already.
-    fn see_pools(&mut self, sample: &Sample, previous: u64) {
-        let mut levels: HashMap<_, (Level, Vec<(u32, u64)>)> = HashMap::new();
-        for op in &sample.ops {
-            let arrived = self.op(op.site.index).map_or(0, |op| op.arrived);
-            if op.queued + op.executing + arrived > 0 {
-                let (level, new) = levels.entry(pool_of(&op.site)).or_default();
-                level.queued += op.queued;
-                level.executing += op.executing;
-                new.push((op.site.index, arrived));
-            }
-        }
+    fn see_pools(&mut self, mut levels: HashMap<PoolKey, (Level, Vec<(u32, u64)>)>, previous: u64) {
         let window = self.stretch * 2;
         for pool in levels.keys() {
             self.pools.entry(*pool).or_insert_with(|| Pool { executing: Peak::default(), replay: Replay::new(window) });
@@ -236,8 +236,8 @@ impl Facts {
         for (at, pool) in &mut self.pools {
             let (level, new) = levels.remove(at).unwrap_or_default();
             pool.executing.see(level.executing);
-            pool.replay.see(previous, sample.now, level, new.into_iter());
-            pool.replay.refresh(sample.now, pool.executing.recent(), mean);
+            pool.replay.see(previous, self.now, level, new.into_iter());
+            pool.replay.refresh(self.now, pool.executing.recent(), mean);
         }
     }
 
@@ -297,7 +297,6 @@ impl OpFacts {
             busy: Busy::default(),
             unpolled_since: 0,
             unpolled: 0,
-            arrived: 0,
             growth: Growth::default(),
         }
     }
