@@ -4,9 +4,9 @@ use crate::evidence::{self, CpuTime};
 use std::collections::HashMap;
 
 /// So many threads are looked at.
-const THREADS: usize = 64;
+const THREADS: usize = 256;
 /// Who takes CPUs away does so again soon.
-const RECENT: u64 = 500_000_000;
+const RECENT: u64 = 2_000_000_000;
 /// A look says nothing about less time than this.
 const LEAST: u64 = 2_000_000;
 
@@ -20,7 +20,7 @@ pub(crate) struct Starved {
 
 impl Starved {
     /// Whether any thread has had next to no CPU since the look before, though it wanted one then and wants one now, or was so
-    /// a moment ago. Some 7 us a thread; the first look finds nothing.
+    /// a moment ago. Some 3 us a thread; the first look finds nothing.
     pub(crate) fn look(&mut self, now: u64) -> bool {
         let elapsed = now.saturating_sub(self.looked_at);
         if elapsed < LEAST {
@@ -29,7 +29,8 @@ impl Starved {
         let own = evidence::thread_id();
         let threads = evidence::threads().unwrap_or_default().into_iter().filter(|tid| Some(*tid) != own).take(THREADS);
         let last = std::mem::take(&mut self.last);
-        self.last = threads.filter_map(|tid| Some((tid, evidence::cpu_time(tid)?))).collect();
+        let wanting = threads.filter(|&tid| evidence::is_runnable(tid) == Some(true));
+        self.last = wanting.filter_map(|tid| Some((tid, evidence::cpu_time(tid)?))).collect();
         if self.last.iter().any(|(tid, time)| last.get(tid).is_some_and(|last| is_starved(last, time, elapsed))) {
             self.found_at = Some(now);
         }

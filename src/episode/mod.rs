@@ -116,6 +116,8 @@ pub(crate) struct Episode {
     delay: u64,
     calls: u64,
     looks: u64,
+    /// Something has ended since it was judged.
+    news: bool,
     reports: u64,
     reported_delay: u64,
     reported_as: Option<(crate::cause::Cause, Option<&'static str>)>,
@@ -125,6 +127,7 @@ pub(crate) struct Episode {
 
 /// Judged at every so many looks, beside the first ones: a verdict takes some microseconds to put into words.
 const JUDGED_EVERY: u64 = 8;
+const JUDGED_WITH_NEWS: u64 = 4;
 const JUDGED_FIRST: u64 = 16;
 
 impl Episode {
@@ -149,6 +152,7 @@ impl Episode {
             delay: 0,
             calls: 0,
             looks: 0,
+            news: false,
             reports: 0,
             reported_delay: 0,
             reported_as: None,
@@ -197,7 +201,10 @@ impl Episode {
         // What waits may leave uncounted, aborted or shorter than it ran: the totals do not shrink for that.
         self.calls = self.calls.max(toll.calls);
         self.delay = self.delay.max(toll.delay);
-        if toll.news || self.looks <= JUDGED_FIRST || self.looks.is_multiple_of(JUDGED_EVERY) {
+        self.news |= toll.news;
+        let every = if self.news { JUDGED_WITH_NEWS } else { JUDGED_EVERY };
+        if self.looks <= JUDGED_FIRST || self.looks.is_multiple_of(every) {
+            self.news = false;
             self.judge(&look);
         }
         if self.reports == 0 {
@@ -207,8 +214,14 @@ impl Episode {
         }
     }
 
+    /// Something has ended that has not been judged.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news
+    }
+
     /// What it has left behind shows only now.
     pub(crate) fn judge_again(&mut self, sample: &Sample, fresh: &[Counted], facts: &Facts) {
+        self.news = false;
         self.judge(&Look { key: self.key, sample, fresh, facts, turns: false });
     }
 

@@ -9,6 +9,10 @@ pub(crate) fn thread_id() -> Option<u32> {
     None
 }
 
+pub(crate) fn is_runnable(_: u32) -> Option<bool> {
+    None
+}
+
 pub(crate) fn stack_size() -> Option<u64> {
     None
 }

@@ -150,10 +150,13 @@ impl Tracker {
             }
             changes.extend(episode.report(&self.facts, self.started, &others));
         }
-        if self.facts.burst.is_some()
-            && let Some(pause) = self.open.get_mut(&Key::Process)
-        {
-            pause.judge_again(sample, &fresh, &self.facts);
+        let burst = self.facts.burst.is_some();
+        for (key, episode) in &mut self.open {
+            // The last that was seen of it, and what a pause has left behind.
+            let unjudged = episode.has_news() && episode.seen < sample.now;
+            if unjudged || burst && *key == Key::Process {
+                episode.judge_again(sample, &fresh, &self.facts);
+            }
         }
         self.close(sample.now, None, &mut changes);
         changes

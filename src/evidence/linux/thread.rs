@@ -31,6 +31,11 @@ pub(crate) fn cpu_time(tid: u32) -> Option<CpuTime> {
     Some(CpuTime { on_cpu, waited, runnable })
 }
 
+/// Whether a thread is on a CPU or ready for one: 3 us, one file.
+pub(crate) fn is_runnable(tid: u32) -> Option<bool> {
+    Some(Stat::parse(&of_thread(tid, "stat")?)?.letter == 'R')
+}
+
 /// Some 7 us, two files. The two are read one after the other, so they may tell of different moments.
 pub(crate) fn doing(tid: u32) -> Option<Doing> {
     let state = Stat::parse(&of_thread(tid, "stat")?)?.state()?;
