@@ -86,6 +86,13 @@ pub(crate) fn enqueue(op: &'static Op) -> (Queued, Arc<Call>) {
     op.queued.enter(enqueued);
     rouse::rouse();
     enclosing.change(Change { queued: 1, ..Change::default() }, enqueued);
+    let made_inside = executing_on(op.runtime).is_some();
+    if made_inside {
+        count(&op.calls().made_inside, 1);
+    }
+    if let Some(caller) = slot::own().and_then(slot::Own::innermost) {
+        op::note(&op.calls().caller, caller);
+    }
     let call = Arc::new(Call {
         op,
         enqueued,
@@ -93,7 +100,7 @@ pub(crate) fn enqueue(op: &'static Op) -> (Queued, Arc<Call>) {
         ended: AtomicU64::new(0),
         cpu: AtomicU64::new(UNKNOWN),
         flags: AtomicU32::new(0),
-        made_inside: executing_on(op.runtime).is_some(),
+        made_inside,
         enclosing,
         trace,
     });

@@ -57,6 +57,8 @@ counted! {
     abandoned,
     /// Calls that a thread of their own pool waited for.
     nested,
+    /// Calls made on a thread of their own pool.
+    made_inside,
 }
 
 impl Counted {
@@ -96,6 +98,7 @@ impl Counted {
         self.cpu_known_execution = read(&calls.cpu_known_execution);
         self.abandoned = read(&calls.abandoned);
         self.nested = read(&calls.nested);
+        self.made_inside = read(&calls.made_inside);
     }
 
     pub(crate) fn is_nothing(&self) -> bool {

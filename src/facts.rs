@@ -13,6 +13,8 @@ use crate::trips::Trips;
 use std::collections::HashMap;
 use tokio::runtime;
 
+/// So many pools are remembered whatever they do.
+const POOLS: usize = 64;
 /// So many calls are its first.
 const EARLY: u64 = 24;
 
@@ -173,6 +175,10 @@ impl Facts {
             lateness.into_iter().chain([&mut runtime.depth]).for_each(Peak::turn);
         }
         self.pools.values_mut().for_each(|pool| pool.executing.turn());
+        // A program may make runtimes without end: of pools that do nothing only some are remembered.
+        if self.pools.len() > POOLS {
+            self.pools.retain(|_, pool| pool.executing.recent() > 0);
+        }
         self.looks.turn();
         self.paused.turn();
         self.stopped.turn();

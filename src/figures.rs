@@ -140,6 +140,10 @@ pub(crate) struct CallFigures {
     pub(crate) nested_in: AtomicU32,
     /// Of those calls, how many were made on such a thread, too.
     pub(crate) nested_made: AtomicU64,
+    /// Calls made on a thread of their own pool, whoever waits for them.
+    pub(crate) made_inside: AtomicU64,
+    /// The op (its place and one) that made the last of them: a watched future, or another call.
+    pub(crate) caller: AtomicU32,
 }
 
 impl CallFigures {
@@ -162,6 +166,8 @@ impl CallFigures {
             nested_now: AtomicU64::new(0),
             nested_in: AtomicU32::new(0),
             nested_made: AtomicU64::new(0),
+            made_inside: AtomicU64::new(0),
+            caller: AtomicU32::new(0),
         }
     }
 

@@ -97,6 +97,7 @@ mod op;
 mod parity;
 mod pause;
 mod poller;
+mod pool_thread;
 mod probe;
 mod replay;
 mod report;

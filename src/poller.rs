@@ -8,7 +8,7 @@
 use crate::activity::Activity;
 use crate::conduct::{Asleep, Conduct};
 use crate::evidence::{self, CpuTime, Inside, RunState, Shape, Shapes, TIMER_TICK};
-use crate::lately::{Plus, Share};
+use crate::lately::Plus;
 use crate::pause::Pauses;
 use crate::starved::Starved;
 use std::collections::HashMap;
@@ -222,7 +222,7 @@ impl Poller {
 }
 
 /// What a thread did between two readings.
-fn conduct_since(before: &CpuTime, at: u64, time: &CpuTime, now: u64, asleep: Option<Asleep>) -> Conduct {
+pub(crate) fn conduct_since(before: &CpuTime, at: u64, time: &CpuTime, now: u64, asleep: Option<Asleep>) -> Conduct {
     let of = now.saturating_sub(at);
     let waited = time.without_cpu_since(before, of);
     let told = time.on_cpu.saturating_sub(before.on_cpu);
@@ -268,33 +268,6 @@ impl Sleeps {
             Shape::Join(_) => Asleep::Call("join"),
             Shape::Condvar | Shape::Unknown => Asleep::Unknown(futex.address),
         })
-    }
-}
-
-/// One of the threads that execute calls, for all of them: does it get the CPU when it wants to, and what does it do?
-#[derive(Debug, Default)]
-pub(crate) struct PoolThread {
-    /// Its id, what the kernel said, and when that was.
-    last: Option<(u32, CpuTime, u64)>,
-}
-
-impl PoolThread {
-    /// Of how much time since the last look the thread had no CPU, and what it did; nothing where it is another one than
-    /// then. A wait that has been over several looks is told when it is over, so the part can be more than the whole of one.
-    pub(crate) fn look(&mut self, tid: Option<u32>, now: u64, sleeps: &Sleeps) -> (Share, Conduct) {
-        let last = self.last.take();
-        let Some((tid, time)) = tid.and_then(|tid| Some((tid, evidence::cpu_time(tid)?))) else {
-            return Default::default();
-        };
-        self.last = Some((tid, time, now));
-        match last {
-            Some((same, before, at)) if same == tid => {
-                let asleep = if time.runnable { None } else { sleeps.of(tid) };
-                let part = time.waited.saturating_sub(before.waited);
-                (Share { part, of: now.saturating_sub(at) }, conduct_since(&before, at, &time, now, asleep))
-            }
-            _ => Default::default(),
-        }
     }
 }
 
@@ -360,16 +333,6 @@ mod tests {
         );
         drop(stop);
         assert!(sleeper.join().is_ok());
-    }
-
-    #[test]
-    fn a_share_is_of_one_thread_between_two_looks() {
-        let (mut thread, sleeps, tid) = (PoolThread::default(), Sleeps, evidence::thread_id());
-        assert_eq!(thread.look(tid, 1_000, &sleeps).0, Share::default());
-        let (share, conduct) = thread.look(tid, 5_000, &sleeps);
-        assert_eq!((share.of, conduct.of, conduct.manner()), (4_000, 4_000, Some(crate::conduct::Manner::Computing)));
-        assert_eq!(thread.look(None, 6_000, &sleeps).0, Share::default());
-        assert_eq!(thread.look(tid, 7_000, &sleeps).0, Share::default());
     }
 
     #[test]

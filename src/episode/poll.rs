@@ -92,7 +92,7 @@ impl Polls {
         let on_it = |op: u32| look.sample.op(op).is_some_and(|op| op.site.runtime == runtime);
         let stuck = look.sample.overdue.iter().filter(|held| on_it(held.op)).count() as u64;
         self.around.stuck = self.around.stuck.max(stuck);
-        let others_locked = others.filter(|held| locked(held.op)).count() as u64;
+        let others_locked = others.filter(|held| on_it(held.op) && locked(held.op)).count() as u64;
         self.around.others_locked = self.around.others_locked.max(others_locked);
         let addresses: Vec<u64> = look.sample.overdue.iter().map(|held| held.address).filter(|at| *at != 0).collect();
         let own = look.sample.overdue.iter().filter(|held| held.op == self.op && held.address != 0);

@@ -40,6 +40,9 @@ struct Part {
     /// What has ended in the whole episode: the totals are of this. The judgement is of what was seen lately.
     counted: Counted,
     lately: Lately<Seen>,
+    /// Of how much time a thread that executes it had no CPU, and what it did.
+    without_cpu: Lately<Share>,
+    conduct: Lately<Conduct>,
     /// How many threads it holds at the last look, and for how long the oldest does.
     holds: u64,
     held_for: u64,
@@ -66,9 +69,6 @@ pub(super) struct Calls {
     workers_stuck: bool,
     /// How long the observer's own call waited at the longest.
     canary: Option<u64>,
-    /// Of how much time a thread that executes calls had no CPU, and what it did.
-    without_cpu: Lately<Share>,
-    conduct: Lately<Conduct>,
     /// Jobs of other ops that execute outside of any runtime, perhaps on the same pool.
     other_jobs: Peak,
     /// In how many looks calls waited, and in how many of those a watched call held a thread.
@@ -78,14 +78,14 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn see(&mut self, look: &Look<'_>) -> Toll {
         if look.turns {
-            self.without_cpu.turn();
-            self.conduct.turn();
             self.other_jobs.turn();
             self.covered.turn();
-            self.parts.values_mut().for_each(|part| part.lately.turn());
+            for part in self.parts.values_mut() {
+                part.lately.turn();
+                part.without_cpu.turn();
+                part.conduct.turn();
+            }
         }
-        self.without_cpu.add(look.sample.without_cpu);
-        self.conduct.add(look.sample.pool_conduct);
         let (mut waiting, mut held, mut other_jobs, mut news) = (0, 0, 0, false);
         for (op, fresh) in look.ops() {
             match look.key {
@@ -100,6 +100,12 @@ impl Calls {
             news |= fresh.ended > 0;
             if let Some(part) = self.see_op(op, fresh, look.sample) {
                 (waiting, held) = (waiting + part.0, held + part.1);
+            }
+        }
+        for thread in &look.sample.threads {
+            if let Some(part) = self.parts.get_mut(&thread.op) {
+                part.without_cpu.add(thread.without_cpu);
+                part.conduct.add(thread.conduct);
             }
         }
         self.other_jobs.see(other_jobs);
@@ -158,6 +164,8 @@ impl Part {
             site,
             counted: Counted::default(),
             lately: Lately::default(),
+            without_cpu: Lately::default(),
+            conduct: Lately::default(),
             holds: 0,
             held_for: 0,
             held_at: 0,
@@ -280,6 +288,7 @@ impl Calls {
             history: first.map_or_else(Counted::default, |first| first.history),
             nested,
             nest: self.nest(look.sample),
+            made_inside: self.parts.values().any(|part| part.waiting > 0 && part.history.made_inside > 0),
             came_later: first.is_some_and(|first| {
                 let began_before = waiting_since.is_some_and(|age| first.held_for.saturating_sub(age) >= LATER);
                 began_before && !waits_for_own(first)
@@ -287,9 +296,9 @@ impl Calls {
             lost: lost().map(|part| part.holds).sum(),
             lost_for: nanos(lost().map(|part| part.held_for).min().unwrap_or(0)),
             lost_after: nanos(look.facts.stretch * 2),
-            conduct: self.conduct.recent(),
+            conduct: first.map(|first| first.conduct.recent()).unwrap_or_default(),
             workers_stuck: self.workers_stuck,
-            without_cpu: self.without_cpu.recent(),
+            without_cpu: first.map(|first| first.without_cpu.recent()).unwrap_or_default(),
             machine: look.facts.machine.recent(),
             cpus: look.facts.cpus,
             enough: crowd.enough,

@@ -93,7 +93,7 @@ fn manner(conduct: &Conduct, around: &Around) -> (&'static str, String, f64) {
     match conduct.manner() {
         Some(Manner::Computing) => ("computing", format!("; {on_cpu}"), SURE),
         Some(Manner::Locked) => ("locked", format!("; {on_cpu} and slept waiting for a lock"), SURE),
-        Some(Manner::Blocked | Manner::Parked | Manner::Asleep) if around.others_locked > 0 => {
+        Some(Manner::Blocked | Manner::Asleep) if around.others_locked > 0 && conduct.call.is_none_or(is_output) => {
             let others = so_many(around.others_locked, "other poll waits", "other polls wait");
             let told = match conduct.call {
                 Some(call) => format!("; {on_cpu} and slept in `{call}`, while {others} for a lock"),
@@ -121,6 +121,25 @@ fn manner(conduct: &Conduct, around: &Around) -> (&'static str, String, f64) {
         }
         None => ("unknown", "; what its thread did is not known".to_owned(), OPEN),
     }
+}
+
+/// Whether a call hands something over, and so may be made with a lock in hand that others wait for.
+fn is_output(call: &str) -> bool {
+    const OUTPUT: [&str; 12] = [
+        "write",
+        "writev",
+        "pwrite64",
+        "pwritev",
+        "sendto",
+        "sendmsg",
+        "sendmmsg",
+        "sendfile",
+        "splice",
+        "fsync",
+        "fdatasync",
+        "ioctl",
+    ];
+    OUTPUT.contains(&call)
 }
 
 fn advice(detail: &str, name: &str, steps: bool, around: &Around, conduct: &Conduct) -> (Action, String) {

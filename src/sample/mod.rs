@@ -10,10 +10,11 @@ pub(crate) use seen::{Frozen, Machine, RuntimeSample, Stop};
 
 use crate::activity::{Activity, Kind};
 use crate::conduct::Conduct;
-use crate::lately::{Plus, Share};
+use crate::lately::Plus;
 use crate::op as ops;
 use crate::pause::Pauses;
-use crate::poller::{Pollers, PoolThread};
+use crate::poller::Pollers;
+use crate::pool_thread::{OpThread, PoolThreads};
 use crate::slot;
 
 /// An activity that a thread has not ended.
@@ -53,6 +54,8 @@ pub(crate) struct Sample {
     /// The innermost overdue poll of each thread that has one outside of any execution.
     pub(crate) overdue: Vec<Held>,
     pub(crate) executions: Vec<Held>,
+    /// By runtime: threads that have been in one watched poll for longer than its limit, whoever is at fault inside it.
+    pub(crate) in_poll: Vec<tokio::runtime::Id>,
     /// Ops of polls that go on and have given their worker away, at this look and at the one before.
     pub(crate) given_away: Vec<u32>,
     pub(crate) given_before: Vec<u32>,
@@ -69,11 +72,10 @@ pub(crate) struct Sample {
     pub(crate) queue_wait_limit: u64,
     /// Anything is in flight.
     pub(crate) busy: bool,
-    /// While calls queue: of how much time since the last look a thread that executes calls had no CPU, and what it did.
-    pub(crate) without_cpu: Share,
-    pub(crate) pool_conduct: Conduct,
+    /// While calls queue: what a thread did, of some of the ops that hold their threads.
+    pub(crate) threads: Vec<OpThread>,
     pub(crate) pollers: Pollers,
-    pub(crate) pool_thread: PoolThread,
+    pub(crate) pool_threads: PoolThreads,
 }
 
 impl Sample {
@@ -84,6 +86,7 @@ impl Sample {
         self.busy = false;
         std::mem::swap(&mut self.given_away, &mut self.given_before);
         self.given_away.clear();
+        self.in_poll.clear();
         self.overdue.clear();
         self.executions.clear();
         self.ops.clear();
@@ -97,13 +100,11 @@ impl Sample {
             self.ops.push(sample);
         }
         self.pollers.begin();
-        let mut executing = None;
+        self.pool_threads.begin();
         for slot in slot::all() {
-            self.look_at(slot, &mut executing);
+            self.look_at(slot);
         }
-        let queued = |op: &OpSample| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0;
-        let asked = executing.filter(|_| self.ops.iter().any(queued));
-        (self.without_cpu, self.pool_conduct) = self.pool_thread.look(asked, now, &self.pollers.sleeps);
+        self.look_at_pools();
         let (ops, stops) = (&mut self.ops, &self.stops);
         self.pollers.ended(now, stops, |over| {
             if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == over.op) {
@@ -114,6 +115,21 @@ impl Sample {
                 }
             }
         });
+    }
+
+    /// Looks at threads of the pools that calls wait for.
+    fn look_at_pools(&mut self) {
+        let now = self.now;
+        let waits = |op: &OpSample| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0;
+        let full = |runtime: &RuntimeSample| runtime.canary_waits;
+        let pools: Vec<_> = self.ops.iter().filter(|op| waits(op)).map(|op| op.site.runtime).collect();
+        let waited_for = |op: &OpSample| {
+            let of_it = self.runtimes.iter().find(|seen| op.site.runtime.is_some() && seen.runtime == op.site.runtime);
+            op.executing > 0 && (pools.contains(&op.site.runtime) || of_it.is_some_and(full))
+        };
+        let asked: Vec<u32> = self.ops.iter().filter(|op| waited_for(op)).map(|op| op.site.index).collect();
+        self.threads.clear();
+        self.pool_threads.look(&asked, now, &self.pollers.sleeps, &mut self.threads);
     }
 
     /// Whether a task that is being polled has given its worker away (`block_in_place`): a poll that holds a worker keeps it
@@ -128,10 +144,9 @@ impl Sample {
         self.ops.iter().find(|op| op.site.index == index)
     }
 
-    /// `executing` becomes the first thread found that executes a call.
-    fn look_at(&mut self, slot: &'static slot::Slot, executing: &mut Option<u32>) {
+    fn look_at(&mut self, slot: &'static slot::Slot) {
         let mut overdue: Option<(Held, u64, Activity)> = None;
-        let mut pool = None;
+        let (mut pool, mut outermost) = (None, true);
         let activities = slot.activities();
         let blamed = slot.blamed();
         let id = std::ptr::from_ref(slot) as usize;
@@ -142,13 +157,16 @@ impl Sample {
             let start = activity.start(self.now);
             if activity.kind() == Kind::Execution {
                 self.executions.push(Held::new(op.index, start));
-                *executing = executing.or(slot.tid());
+                self.pool_threads.found(op.index, slot.tid());
                 pool = Some(op.runtime);
                 continue;
             }
             // What is polled on a thread of the runtime's own blocking pool holds up no worker.
             if pool == Some(op.runtime) {
                 continue;
+            }
+            if std::mem::take(&mut outermost) && self.now.saturating_sub(start) >= op.long_poll_limit() {
+                self.in_poll.extend(op.runtime);
             }
             // What an inner poll took has been reported for that one.
             let start = start.max(blamed).min(self.now);

@@ -48,6 +48,8 @@ pub(crate) struct OpSample {
     pub(crate) nested_in: Option<u32>,
     /// Such calls were made on such a thread, too.
     pub(crate) nested_made: bool,
+    /// The op that made its last call.
+    pub(crate) caller: Option<u32>,
     /// The op whose long poll its last late poll waited behind.
     pub(crate) late_behind: Option<u32>,
     /// Of its waits: the op that waited last, and the one that was last given what it waited for.
@@ -145,6 +147,7 @@ pub(super) fn of(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         nested_now: calls.map_or(0, |calls| calls.nested_now.load(Ordering::Relaxed)),
         nested_made: calls.is_some_and(|calls| calls.nested_made.load(Ordering::Relaxed) > 0),
         nested_in: calls.and_then(|calls| op::noted(&calls.nested_in)),
+        caller: calls.and_then(|calls| op::noted(&calls.caller)),
         late_behind: op::noted(&op.late_behind),
         waiter: waits.and_then(|waits| op::noted(&waits.waiter)),
         holder: waits.and_then(|waits| op::noted(&waits.holder)),

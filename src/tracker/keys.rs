@@ -22,9 +22,10 @@ const EXCUSED_TIMES: u64 = 20;
 const CANARY: u64 = 4;
 /// Stops count together that lie this close.
 const STOPS_WITHIN: u64 = 250_000_000;
-/// A first thread that an op has not given back is told after so many windows; after one where it is a good part of the pool.
+/// Threads that an op has not given back are told after so many windows; after one where they are so many quarters of the
+/// pool.
 const LOST_WINDOWS: u64 = 4;
-const LOST_PART: u64 = 4;
+const LOST_PART: u64 = 3;
 /// A runtime is crowded when none of its workers was parked in so many percent of the looks.
 const FULL: u64 = 90;
 
@@ -53,7 +54,8 @@ impl Tracker {
             {
                 behind.push(culprit);
             }
-            if fresh.long_waits > 0 || op.wait_age(sample.now) >= op.queue_wait_limit {
+            let waits = fresh.long_waits > 0 || op.wait_age(sample.now) >= op.queue_wait_limit;
+            if waits && !is_secondhand(op, sample) {
                 keys.push(Key::Wait(index));
             }
             let pool = pool_of(op);
@@ -70,6 +72,7 @@ impl Tracker {
         for runtime in &sample.runtimes {
             self.of_runtime(runtime, sample, fresh, &mut keys);
         }
+        self.drop_late_waits(sample, &mut keys);
         // What a pool that calls wait for is told of itself is not told again of its ops.
         for (op, fresh) in sample.ops.iter().zip(fresh) {
             let pool = pool_of(op);
@@ -86,6 +89,23 @@ impl Tracker {
         keys
     }
 
+    /// A wait does not begin to be too long while its runtime is stuck: it may be over, and nobody polls it.
+    fn drop_late_waits(&self, sample: &Sample, keys: &mut Vec<Key>) {
+        let runtime_of = |op: u32| sample.op(op).and_then(|op| op.site.runtime);
+        let stuck: Vec<_> = keys
+            .iter()
+            .filter_map(|key| match key {
+                Key::LongPoll(op) => runtime_of(*op),
+                Key::Workers(runtime) | Key::Overload(runtime) => Some(*runtime),
+                _ => None,
+            })
+            .collect();
+        keys.retain(|key| match key {
+            Key::Wait(op) => self.open.contains_key(key) || runtime_of(*op).is_none_or(|of| !stuck.contains(&of)),
+            _ => true,
+        });
+    }
+
     fn of_runtime(&self, runtime: &RuntimeSample, sample: &Sample, fresh: &[Counted], keys: &mut Vec<Key>) {
         let Some(id) = runtime.runtime else { return };
         let pool = Key::Pool(id);
@@ -96,6 +116,7 @@ impl Tracker {
         }
         let on_it = |op: &OpSample| op.site.runtime == Some(id);
         let overdue = sample.overdue.iter().filter(|held| sample.op(held.op).is_some_and(on_it)).count();
+        let overdue = overdue.max(sample.in_poll.iter().filter(|runtime| **runtime == id).count());
         let stuck = runtime.frozen.iter().filter(|frozen| is_stuck(frozen, sample)).count();
         if !runtime.current_thread && stuck > overdue {
             keys.push(Key::Workers(id));
@@ -146,10 +167,16 @@ impl Tracker {
         // Since when the youngest of them has been held: each for itself must be old enough.
         let Some(age) = held.map(|held| sample.now.saturating_sub(held.since)).min() else { return false };
         let cap = self.facts.runtime(op.site.runtime).and_then(|runtime| runtime.last.cap);
-        let part = cap.is_some_and(|cap| op.executing * LOST_PART >= cap);
+        let part = cap.is_some_and(|cap| op.executing.saturating_mul(4) >= cap.saturating_mul(LOST_PART));
         let windows = if part { 1 } else { LOST_WINDOWS };
         age >= (self.stretch * 2).saturating_mul(windows)
     }
+}
+
+/// Whether whoever has what is waited for waits itself, for a thread of its pool: then it is the pool that is short.
+fn is_secondhand(op: &OpSample, sample: &Sample) -> bool {
+    let queued = |call: &OpSample| call.queued > 0 && call.queued_age(sample.now) >= call.queue_wait_limit / 2;
+    op.holder.is_some_and(|holder| sample.ops.iter().any(|call| call.caller == Some(holder) && queued(call)))
 }
 
 /// Whether a worker that stands still is stuck in what it does.

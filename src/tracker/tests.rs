@@ -5,7 +5,9 @@ mod advice;
 use super::truth::timeline::op_sample;
 use super::*;
 use crate::cause::Cause;
+use crate::conduct::Conduct;
 use crate::lately::Share;
+use crate::pool_thread::OpThread;
 use crate::sample::{Held, OpSample, Site};
 use tokio::runtime;
 
@@ -166,7 +168,8 @@ fn a_pool_whose_threads_get_no_cpu_is_not_told_to_grow() {
     (time.sample.ops[0].executing, time.sample.ops[0].queued) = (1, 10);
     time.sample.ops[0].oldest_queued = Some(0);
     time.sample.executions = vec![Held::new(1, 0)];
-    time.sample.without_cpu = Share { part: 4 * MS, of: 5 * MS };
+    let without_cpu = Share { part: 4 * MS, of: 5 * MS };
+    time.sample.threads = vec![OpThread { op: 1, without_cpu, conduct: Conduct::default() }];
     time.sample.ops[0].counted =
         Counted { ended: 2, cpu: 1, cpu_known_execution: 80 * MS, execution_time: 80 * MS, ..Counted::default() };
     time.pass(60);

@@ -72,6 +72,8 @@ pub(crate) struct Pool {
     /// How many calls threads of the pool wait for, and in which ops.
     pub(crate) nested: u64,
     pub(crate) nest: Option<Nest>,
+    /// Calls wait that were made on threads of this pool.
+    pub(crate) made_inside: bool,
     /// The waiting calls came long after those that hold the threads, and are not of their op.
     pub(crate) came_later: bool,
     /// How many threads are held by ops of which no call has ever ended, and for how long the youngest op has held one.
@@ -120,7 +122,10 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
         verdict.culprits = culprits;
     }
     if of_holder && victims.is_empty() && pool.canary_waits() {
-        verdict.advice += ". Who waits is not watched: files, name lookups, stdin and stdout use this pool, too";
+        // A pool may be exactly as large as what it is for.
+        verdict.confidence = verdict.confidence.min(OPEN);
+        verdict.advice +=
+            ". Nobody that is watched waits; files, name lookups, stdin and stdout use this pool, too, and would";
     }
     verdict.victims = victims;
     verdict = verdict.effect(Effect::HandOffLost, pool.workers_stuck);
@@ -162,18 +167,8 @@ impl Pool {
         };
         let advice = "Files, name lookups (every connect to a host name), stdin and stdout use this pool, too. Give it more \
                       threads if what they do is wait; wrap its other users to see who holds them";
-        let mut verdict =
-            Verdict::new(Cause::PoolSaturated, LIKELY, evidence).advise(Action::RaisePool, advice.to_owned());
-        verdict.detail = match self.conduct.manner() {
-            Some(Manner::Computing) => Some("cpu"),
-            // Nobody can say what the threads of others do, but for the one that was looked at.
-            Some(_) => Some("io"),
-            None => None,
-        };
-        if verdict.detail == Some("cpu") {
-            verdict.action = Action::BoundCpuPool;
-        }
-        verdict
+        // What the threads of others do nobody can say.
+        Verdict::new(Cause::PoolSaturated, LIKELY, evidence).advise(Action::RaisePool, advice.to_owned())
     }
 
     /// All that hold threads wait for calls that are queued behind them.
@@ -204,7 +199,7 @@ impl Pool {
         if self.lost * 2 < self.seen(first) || self.lost_for < self.lost_after {
             return None;
         }
-        if parked && full && !self.came_later {
+        if parked && full && (self.made_inside || !self.came_later) {
             // Threads that sleep until another one wakes them may as well wait for what is queued behind them.
             return None;
         }

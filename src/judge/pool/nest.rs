@@ -3,7 +3,7 @@
 
 use crate::cause::{Action, Cause};
 use crate::incident::{Culprit, Victim};
-use crate::judge::{LIKELY, Verdict, so_many};
+use crate::judge::{OPEN, Verdict, so_many};
 use std::panic::Location;
 
 /// It can come to it: a warning.
@@ -65,7 +65,8 @@ pub(crate) fn leaking(holder: Culprit, cap: Option<u64>) -> Verdict {
         "Give `{op}` a thread of its own (`std::thread`) if it is meant to run for ever, or a timeout if it waits for \
          something outside: what it holds the pool has lost"
     );
-    let mut verdict = Verdict::new(Cause::PoolLeak, LIKELY, evidence).advise(Action::DedicatedThread, advice);
+    // Nobody waits yet, and the first call of an op may be a long one.
+    let mut verdict = Verdict::new(Cause::PoolLeak, OPEN, evidence).advise(Action::DedicatedThread, advice);
     verdict.culprits.push(holder);
     verdict
 }

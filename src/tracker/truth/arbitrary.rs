@@ -6,6 +6,7 @@ use crate::conduct::{Asleep, Conduct};
 use crate::counted::Counted;
 use crate::judge::calm;
 use crate::lately::Share;
+use crate::pool_thread::OpThread;
 use crate::sample::{Frozen, Held, Machine, OpSample, RuntimeSample, Sample, Stop};
 use crate::tracker::Tracker;
 use proptest::prelude::*;
@@ -166,8 +167,7 @@ fn sample(now: u64, after: u64) -> impl Strategy<Value = Sample> {
             stop: told.1,
             long_poll_limit: 25 * MS,
             queue_wait_limit: 50 * MS,
-            without_cpu: Share { part: thread.0, of: thread.1 },
-            pool_conduct: thread.2,
+            threads: vec![OpThread { op: 1, without_cpu: Share { part: thread.0, of: thread.1 }, conduct: thread.2 }],
             ..Sample::default()
         };
         if let Some(stop) = sample.stop {

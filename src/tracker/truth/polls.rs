@@ -125,7 +125,7 @@ truths! {
 
     /// A poll gives its worker away, and the pool that should take it over is full.
     hand_off_lost: beside_calls(4, 1)
-        => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["thumbnail"])
+        => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["thumbnail"]).unsure()
             .effects(&[HandOffLost]).meanwhile(&[LongPoll, Undetermined], &["convert"]);
     /// It has room.
     hand_off: beside_calls(3, 1) => HARMLESS.meanwhile(&[LongPoll], &["convert"]);

@@ -213,17 +213,22 @@ impl Station {
         }
     }
 
-    /// How many of its threads want a CPU, and what the first of its watched ones does: of so much time on a CPU and of so
-    /// much without one, in percent.
-    pub(super) fn sharing(&self) -> Option<(u64, u64)> {
-        let watched = |served: &&Served| served.caller.op.is_some() && !self.hands_out;
-        let first = self.served.iter().filter(watched).min_by_key(|served| served.since)?;
-        if first.ends == NEVER || first.cpu == 0 {
-            return Some((0, self.without_cpu));
-        }
-        let ran = (first.ends - first.since).max(1);
-        let on_cpu = first.cpu * 100 / ran;
-        Some((on_cpu, if matches!(first.caller.work, Work::Computes(_)) { 100 - on_cpu } else { 0 }))
+    /// Of each op that holds its threads: what the first of them does, of so much time on a CPU and of so much without one,
+    /// in percent.
+    pub(super) fn sharing(&self) -> Vec<(usize, u64, u64)> {
+        let mut first: Vec<&Served> = self.served.iter().filter(|_| !self.hands_out).collect();
+        first.sort_by_key(|served| (served.caller.op, served.since));
+        first.dedup_by_key(|served| served.caller.op);
+        let told = |served: &Served| {
+            let op = served.caller.op?;
+            if served.ends == NEVER || served.cpu == 0 {
+                return Some((op, 0, self.without_cpu));
+            }
+            let ran = (served.ends - served.since).max(1);
+            let on_cpu = served.cpu * 100 / ran;
+            Some((op, on_cpu, if matches!(served.caller.work, Work::Computes(_)) { 100 - on_cpu } else { 0 }))
+        };
+        first.into_iter().filter_map(told).collect()
     }
 
     pub(super) fn has_queue(&self) -> bool {

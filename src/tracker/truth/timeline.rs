@@ -10,6 +10,7 @@ use crate::incident::{Diagnosis, IncidentChange, State};
 use crate::judge::table::{self, Scope};
 use crate::judge::{self, calm};
 use crate::lately::Share;
+use crate::pool_thread::OpThread;
 use crate::sample::{Frozen, Held, Machine, OpSample, RuntimeSample, Sample, Site, Stop};
 use crate::tracker::Tracker;
 use std::panic::Location;
@@ -64,6 +65,7 @@ pub(in crate::tracker) fn op_sample(index: u32, name: &'static str, runtime: Opt
         nested_now: 0,
         nested_in: None,
         nested_made: false,
+        caller: None,
         late_behind: None,
         waiter: None,
         holder: None,
@@ -203,7 +205,8 @@ impl Timeline {
         sample.previous = sample.now;
         sample.now += by;
         sample.late = late;
-        (sample.machine, sample.without_cpu, sample.pool_conduct) = (None, Share::default(), Conduct::default());
+        sample.machine = None;
+        sample.threads.clear();
         if sample.previous / WITNESSED != sample.now / WITNESSED {
             sample.machine = Some(self.machine);
         }
@@ -227,10 +230,11 @@ impl Timeline {
         for station in &mut self.stations {
             station.run(sample.now, &mut sample.ops);
             station.show(&mut sample.ops, &mut sample.executions);
-            if let Some((on_cpu, waited)) = station.sharing().filter(|_| station.has_queue()) {
+            for (op, on_cpu, waited) in station.sharing().into_iter().filter(|_| station.has_queue()) {
                 let part = by * waited / 100;
-                sample.without_cpu = Share { part, of: by };
-                sample.pool_conduct = Conduct::new(by, by * on_cpu / 100, part, Some(Asleep::Call("clock_nanosleep")));
+                let conduct = Conduct::new(by, by * on_cpu / 100, part, Some(Asleep::Call("clock_nanosleep")));
+                let op = sample.ops[op].site.index;
+                sample.threads.push(OpThread { op, without_cpu: Share { part, of: by }, conduct });
             }
         }
         let pauses = &sample.pauses;
