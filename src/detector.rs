@@ -17,7 +17,7 @@ use crate::snapshot::{ObserverSnapshot, Snapshot};
 use crate::watchdog::{self, Pace, Shared};
 use crate::{judge, op};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, io};
@@ -142,7 +142,7 @@ impl Detector {
     ///
     /// [`AttachError`] if it is attached to that one already.
     pub fn attach(&self, handle: &Handle) -> Result<(), AttachError> {
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = self.live_handles();
         if handles.iter().any(|known| known.id() == handle.id()) {
             return Err(AttachError::AlreadyAttached);
         }
@@ -152,12 +152,22 @@ impl Detector {
         Ok(())
     }
 
+    /// The handles of the runtimes that have not shut down, as far as the observer has seen: a handle keeps what is left of
+    /// one in memory, with its file descriptors.
+    fn live_handles(&self) -> MutexGuard<'_, Vec<Handle>> {
+        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(ended) = self.shared.ended_runtimes.pop() {
+            handles.retain(|known| known.id() != ended);
+        }
+        handles
+    }
+
     /// Lets go of a runtime; tells whether the detector was attached to it.
     ///
     /// A handle keeps what remains of a runtime that has shut down in memory: in a program that makes and drops many,
     /// detach from each.
     pub fn detach(&self, handle: &Handle) -> bool {
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = self.live_handles();
         let before = handles.len();
         handles.retain(|known| known.id() != handle.id());
         let was_attached = handles.len() < before;
@@ -174,7 +184,7 @@ impl Detector {
     /// Reads on the calling thread, without holding anybody up; some 10 us an op and thread that polls it.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let handles = self.live_handles().clone();
         let runtimes = handles.iter().map(RuntimeSnapshot::of).collect();
         Snapshot::take(runtimes, ObserverSnapshot::of(&self.shared.figures))
     }

@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     /// Runtimes that have been attached since, and those that have been let go of.
     pub(crate) new_runtimes: SegQueue<Watched>,
     pub(crate) gone_runtimes: SegQueue<runtime::Id>,
+    /// Those that have shut down.
+    pub(crate) ended_runtimes: SegQueue<runtime::Id>,
 }
 
 /// Watches until told to stop. To be run on a thread of its own.
@@ -101,6 +103,8 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
     watchdog.look(shared, clock::now(), false);
     clock::calibrate();
     Sleeps::learn();
+    // To learn it has slept on purpose.
+    watchdog.wake();
     while let Some((now, late)) = watchdog.sleep(shared) {
         watchdog.look(shared, now, late);
     }
@@ -192,6 +196,13 @@ impl Watchdog {
         Some((now, late))
     }
 
+    /// What has passed until now was no pause.
+    fn wake(&mut self) {
+        (self.looked_at, self.looked_cpu) = (clock::now(), clock::thread_cpu());
+        self.waited = evidence::thread_id().and_then(evidence::cpu_time).map(|time| time.waited).or(self.waited);
+        self.process = evidence::usage();
+    }
+
     /// How long this thread had no CPU since it began its last look: a pause like any other.
     fn stopped_in_look(&mut self, from: u64) -> u64 {
         let (Some(before), Some(cpu)) = (self.looked_cpu, clock::thread_cpu()) else { return 0 };
@@ -209,15 +220,19 @@ impl Watchdog {
         let fresh = waited.zip(self.waited).map_or(0, |(waited, before)| waited.saturating_sub(before));
         self.waited = waited.or(self.waited);
         let stop = from.saturating_add(fresh);
-        if stop.saturating_add(NOTICED) <= to {
-            self.sample.stops.add(stop, to);
-            let (now, before) = (evidence::usage(), self.process);
-            let since = |of: fn(&Process) -> Option<u64>| of(&now?)?.checked_sub(of(&before?)?);
-            let cpu = since(|process| process.user).zip(since(|process| process.system));
-            let major_faults = since(|process| process.major_faults);
-            self.sample.stop =
-                Some(Stop { from: stop, to, cpu: cpu.map(|(user, system)| user + system), major_faults });
+        if stop.saturating_add(NOTICED) > to {
+            return;
         }
+        let (now, before) = (evidence::usage(), self.process);
+        let since = |of: fn(&Process) -> Option<u64>| of(&now?)?.checked_sub(of(&before?)?);
+        let (user, system) = (since(|process| process.user), since(|process| process.system));
+        // Who computed meanwhile was not stopped: not all waits for a CPU are told of this thread.
+        if user.is_some_and(|user| user.saturating_mul(4) >= to - stop) {
+            return;
+        }
+        let cpu = user.zip(system).map(|(user, system)| user + system);
+        self.sample.stops.add(stop, to);
+        self.sample.stop = Some(Stop { from: stop, to, cpu, major_faults: since(|process| process.major_faults) });
     }
 
     /// Sleeps until something begins, or for long.
@@ -265,6 +280,7 @@ impl Watchdog {
         while let Some(gone) = shared.gone_runtimes.pop() {
             self.runtimes.retain(|runtime| runtime.id() != gone);
         }
+        self.sample.begin();
         let sample = &mut self.sample;
         let looks: Vec<_> = self.runtimes.iter_mut().map(|runtime| runtime.look(now, sample)).collect();
         self.sample.runtimes = looks;
@@ -274,7 +290,13 @@ impl Watchdog {
                 self.runtimes.iter().any(|watched| Some(watched.id()) == runtime.runtime && watched.has_ended())
             };
             self.sample.runtimes.retain(|runtime| !ended(runtime));
-            self.runtimes.retain(|runtime| !runtime.has_ended());
+            self.runtimes.retain(|runtime| {
+                let ended = runtime.has_ended();
+                if ended {
+                    shared.ended_runtimes.push(runtime.id());
+                }
+                !ended
+            });
         }
     }
 

@@ -169,21 +169,29 @@ fn the_soak_serves_and_counts_for_as_long_as_it_is_told() {
 /// Shared by calm cases; the others hold it alone.
 static CPUS: RwLock<()> = RwLock::new(());
 
-/// What the detector says of a case must be right, unless one of the lists says otherwise.
+/// What the detector says of a case must be right, unless one of the lists says otherwise. It is never wrong; not to know
+/// is right enough once, for a machine that others use may hide a fault.
 fn check(name: &str) {
-    let result = if CALM.contains(&name) {
+    let mut result = run(name);
+    let is = |result: &Value, verdict: &str| result["right"] == verdict;
+    if is(&result, "undetermined") && !MAY_NOT_KNOW.contains(&name) {
+        result = run(name);
+    }
+    let fine = is(&result, "right") || MAY_NOT_KNOW.contains(&name) && !is(&result, "wrong");
+    if NOT_YET.contains(&name) {
+        assert!(!fine, "`{name}` is right by now: take it off the list NOT_YET");
+    } else {
+        assert!(fine, "{}: {}", result["right"], told(&result));
+    }
+}
+
+fn run(name: &str) -> Value {
+    if CALM.contains(&name) {
         let _beside_others = CPUS.read().unwrap_or_else(PoisonError::into_inner);
         result_of(name)
     } else {
         let _alone = CPUS.write().unwrap_or_else(PoisonError::into_inner);
         result_of(name)
-    };
-    let verdict = result["right"].as_str().unwrap();
-    let fine = if MAY_NOT_KNOW.contains(&name) { verdict != "wrong" } else { verdict == "right" };
-    if NOT_YET.contains(&name) {
-        assert!(!fine, "`{name}` is right by now: take it off the list NOT_YET");
-    } else {
-        assert!(fine, "{verdict}: {}", told(&result));
     }
 }
 

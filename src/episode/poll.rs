@@ -66,6 +66,7 @@ impl Polls {
             self.conduct.add(held.conduct);
             self.steps |= held.steps;
             self.around.by_hand |= held.by_hand;
+            self.around.root |= held.root;
         }
         for (op, fresh) in look.ops().filter(|(op, fresh)| fresh.late_polls > 0 && op.late_behind == Some(self.op)) {
             let (_, calls, delay) = self.victims.entry(op.site.index).or_insert((op.site, 0, 0));
@@ -113,6 +114,7 @@ impl Polls {
             now: self.now,
             age: self.age,
             conduct: self.conduct.recent(),
+            length: self.age.max(self.ended_time / self.ended.max(1)),
             steps: self.steps,
             around: self.around,
         };

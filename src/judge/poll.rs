@@ -16,6 +16,8 @@ pub(crate) struct Polls {
     pub(crate) age: u64,
     /// What their threads did lately.
     pub(crate) conduct: Conduct,
+    /// How long one of them goes on, or did on average.
+    pub(crate) length: u64,
     /// Watched futures inside these polls came and went: it is many small steps.
     pub(crate) steps: bool,
     pub(crate) around: Around,
@@ -42,19 +44,25 @@ pub(crate) struct Around {
     pub(crate) others: bool,
     /// Something watched was polled inside these polls with a waker that is not theirs.
     pub(crate) by_hand: bool,
+    /// They are of no task: the root of a `block_on`, which holds up no worker.
+    pub(crate) root: bool,
     /// At every look some worker was parked, so there was one for all that there was to do.
     pub(crate) spared: bool,
     /// All calls of the runtime's pool were held, so that `block_in_place` found no thread.
     pub(crate) pool_full: bool,
 }
 
+/// More likely than not.
+const UNSURE: f64 = 0.6;
 /// A worker that is missing for so long is missed.
 const SERIOUS: u64 = 1_000_000_000;
 /// By so much timers must be late to be an effect.
 const LATE: u64 = 25_000_000;
 
 pub(crate) fn judge(polls: Polls) -> Verdict {
-    let Polls { culprits, victims, calls, now, age, conduct, steps, around } = polls;
+    let Polls { culprits, victims, calls, now, age, conduct, length, steps, around } = polls;
+    // What a thread did in a small part of the time says nothing of the rest.
+    let conduct = if conduct.of.saturating_mul(4) < length { Conduct::default() } else { conduct };
     let name = culprits.first().map_or("what nobody wrapped", |culprit| culprit.op);
     let (detail, told, confidence) = manner(&conduct, &around);
     let going_on = match now {
@@ -82,7 +90,8 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
         .effect(Effect::WorkersBlocked, around.stuck.max(now) >= around.workers.max(1) || around.depth > 0);
     verdict.victims = victims;
     let longest = verdict.culprits.iter().map(|culprit| culprit.oldest).max().unwrap_or_default().max(nanos(age));
-    verdict.harmless = around.spared && verdict.victims.is_empty() && !late && longest < nanos(SERIOUS);
+    verdict.harmless = around.root && verdict.victims.is_empty()
+        || around.spared && verdict.victims.is_empty() && !late && longest < nanos(SERIOUS);
     verdict
 }
 
@@ -111,7 +120,8 @@ fn manner(conduct: &Conduct, around: &Around) -> (&'static str, String, f64) {
         }
         Some(Manner::Parked | Manner::Asleep) if around.by_hand => {
             let told = "and slept, until another thread wakes it; inside the poll a future was run by hand";
-            ("block_on", format!("; {on_cpu} {told}"), SURE)
+            // Combinators with wakers of their own look the same.
+            ("block_on", format!("; {on_cpu} {told}"), UNSURE)
         }
         Some(Manner::Parked) => {
             ("unknown", format!("; {on_cpu} and slept, parked until another thread wakes it"), OPEN)

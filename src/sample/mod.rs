@@ -16,6 +16,7 @@ use crate::pause::Pauses;
 use crate::poller::Pollers;
 use crate::pool_thread::{OpThread, PoolThreads};
 use crate::slot;
+use std::collections::HashMap;
 
 /// An activity that a thread has not ended.
 #[derive(Debug, Clone, Copy)]
@@ -30,11 +31,13 @@ pub(crate) struct Held {
     pub(crate) steps: bool,
     /// Something watched was polled in it by hand.
     pub(crate) by_hand: bool,
+    /// It is of no task: the root of a `block_on` on a runtime whose workers are other threads.
+    pub(crate) root: bool,
 }
 
 impl Held {
     pub(crate) fn new(op: u32, since: u64) -> Self {
-        Self { op, since, conduct: Conduct::default(), address: 0, steps: false, by_hand: false }
+        Self { op, since, conduct: Conduct::default(), address: 0, steps: false, by_hand: false, root: false }
     }
 }
 
@@ -58,7 +61,8 @@ pub(crate) struct Sample {
     pub(crate) in_poll: Vec<tokio::runtime::Id>,
     /// Ops of polls that go on and have given their worker away, at this look and at the one before.
     pub(crate) given_away: Vec<u32>,
-    pub(crate) given_before: Vec<u32>,
+    /// By op: when that was last seen.
+    pub(crate) given_at: HashMap<u32, u64>,
     pub(crate) ops: Vec<OpSample>,
     pub(crate) runtimes: Vec<RuntimeSample>,
     /// What the kernel tells, at the looks at which it was asked.
@@ -79,12 +83,16 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
+    /// A look begins: first at the runtimes, then at what is wrapped.
+    pub(crate) fn begin(&mut self) {
+        self.pollers.begin();
+    }
+
     /// Looks, reusing the space of the last look. Ages do not count the time in which nobody had a CPU.
     pub(crate) fn take(&mut self, now: u64, late: bool) {
         self.previous = std::mem::replace(&mut self.now, now);
         self.late = late;
         self.busy = false;
-        std::mem::swap(&mut self.given_away, &mut self.given_before);
         self.given_away.clear();
         self.in_poll.clear();
         self.overdue.clear();
@@ -99,7 +107,6 @@ impl Sample {
             self.busy |= sample.queued > 0 || sample.waits > 0 || sample.oldest_woken.is_some();
             self.ops.push(sample);
         }
-        self.pollers.begin();
         self.pool_threads.begin();
         for slot in slot::all() {
             self.look_at(slot);
@@ -194,6 +201,7 @@ impl Sample {
             }
             if activity.kind() == Kind::Poll && self.is_given_away(op.runtime) {
                 self.given_away.push(op.index);
+                self.given_at.insert(op.index, self.now);
             } else {
                 overdue = Some((Held::new(op.index, since), limit, activity));
             }
@@ -201,7 +209,11 @@ impl Sample {
         if let Some((held, _, activity)) = overdue {
             let (conduct, address) = (self.pollers.take_conduct(id, activity), self.pollers.address(id, activity));
             let by_hand = slot.by_hand() >= activity.start(self.now);
-            self.overdue.push(Held { conduct, address, by_hand, ..held });
+            let of_workers = |seen: &RuntimeSample| seen.workers > 0 && !seen.current_thread;
+            let runtime = ops::get(held.op).and_then(|op| op.runtime);
+            let seen = self.runtimes.iter().find(|seen| runtime.is_some() && seen.runtime == runtime);
+            let root = activity.kind() == Kind::Root && seen.is_some_and(of_workers);
+            self.overdue.push(Held { conduct, address, by_hand, root, ..held });
         }
     }
 }

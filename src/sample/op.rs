@@ -77,7 +77,10 @@ impl OpSample {
     /// their limits by no more than that. This is what has been counted between the last look and this one.
     pub(crate) fn counted_since(&self, before: Counted, sample: &Sample) -> (Counted, Excused) {
         let mut fresh = self.counted.since(before);
-        if sample.given_before.contains(&self.site.index) {
+        let average = fresh.long_poll_time / fresh.long_polls.max(1);
+        // At some look of a poll that is over now it had given its worker away.
+        let given_at = sample.given_at.get(&self.site.index);
+        if given_at.is_some_and(|at| at.saturating_add(average) >= sample.previous) {
             (fresh.long_polls, fresh.long_poll_time) = (0, 0);
         }
         let mut excused = Excused::default();

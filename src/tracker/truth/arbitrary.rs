@@ -159,7 +159,7 @@ fn sample(now: u64, after: u64) -> impl Strategy<Value = Sample> {
             overdue: seen.0,
             executions: seen.1,
             given_away: seen.2,
-            given_before: seen.3,
+            given_at: seen.3.into_iter().map(|op| (op, now)).collect(),
             ops,
             runtimes,
             machine: told.0,

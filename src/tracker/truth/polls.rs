@@ -17,7 +17,7 @@ const HARMLESS: Expected = Expected::healthy();
 truths! {
     /// A `block_on` inside a task has used up the task's budget and never wakes.
     foreign_block_on: foreign_block_on(Parks, true)
-        => Expected::of(LongPoll, GoAsync).detail("block_on").culprits(&["import"]);
+        => Expected::of(LongPoll, GoAsync).detail("block_on").culprits(&["import"]).unsure();
     /// It reads from a socket instead.
     foreign_read: foreign_block_on(SleepsIn("recvfrom"), false) => BLOCKS.culprits(&["import"]).says("recvfrom");
     /// It is parked, and no future was seen to be run by hand.

@@ -248,7 +248,7 @@ impl Timeline {
     fn show_polls(&mut self, ran: u64) {
         let sample = &mut self.sample;
         let now = sample.now;
-        sample.given_before = std::mem::take(&mut sample.given_away);
+        sample.given_away.clear();
         sample.overdue.clear();
         for op in &mut sample.ops {
             (op.without_cpu, op.observed, op.ended_conduct) = (0, false, Conduct::default());
@@ -279,6 +279,7 @@ impl Timeline {
             }
             if poll.given_away {
                 sample.given_away.push(op.site.index);
+                sample.given_at.insert(op.site.index, sample.now);
                 continue;
             }
             let address = if let Does::Locks(address) = poll.does { address } else { 0 };
