@@ -56,6 +56,8 @@ pub struct Detector {
     thread: Option<JoinHandle<()>>,
     handles: Mutex<Vec<Handle>>,
     errands: Arc<Errands>,
+    /// The process that it was started in.
+    process: u32,
     subscribers: Subscribers,
     started: u64,
     window: Duration,
@@ -133,7 +135,16 @@ impl Detector {
         std::mem::forget(place);
         let handles = Mutex::new(builder.handles);
         let (started, window) = (pace.started, builder.window);
-        Ok(Self { shared, thread: Some(thread), handles, errands, subscribers, started, window })
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+            handles,
+            errands,
+            process: std::process::id(),
+            subscribers,
+            started,
+            window,
+        })
     }
 
     /// Attaches the detector to one more runtime.
@@ -164,8 +175,7 @@ impl Detector {
 
     /// Lets go of a runtime; tells whether the detector was attached to it.
     ///
-    /// A handle keeps what remains of a runtime that has shut down in memory: in a program that makes and drops many,
-    /// detach from each.
+    /// One that has shut down it lets go of by itself, within a second or so.
     pub fn detach(&self, handle: &Handle) -> bool {
         let mut handles = self.live_handles();
         let before = handles.len();
@@ -260,7 +270,9 @@ impl Drop for Detector {
     fn drop(&mut self) {
         // Release: pairs with the observer's Acquire.
         self.shared.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
+        // A fork has copied the handle and not the thread.
+        let thread = self.thread.take().filter(|_| self.process == std::process::id());
+        if let Some(thread) = thread {
             thread.thread().unpark();
             // The observer runs nobody else's code; should it have panicked all the same, that is not the owner's.
             let _ = thread.join();

@@ -92,7 +92,7 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
         drowsy: false,
         looked_at: pace.started,
         looked_cpu: clock::thread_cpu(),
-        waited: Some(0),
+        waited: None,
         pace,
         witness: Witness::default(),
         baseline: Baseline::default(),
@@ -217,9 +217,10 @@ impl Watchdog {
     fn paused(&mut self, from: u64, to: u64) {
         self.sample.pauses.add(from, to);
         let waited = evidence::thread_id().and_then(evidence::cpu_time).map(|time| time.waited);
-        let fresh = waited.zip(self.waited).map_or(0, |(waited, before)| waited.saturating_sub(before));
+        let fresh = waited.zip(self.waited).map(|(waited, before)| waited.saturating_sub(before));
         self.waited = waited.or(self.waited);
-        let stop = from.saturating_add(fresh);
+        // Where nobody tells whether it waited for a CPU, nobody knows whether it was stopped.
+        let Some(stop) = fresh.map(|fresh| from.saturating_add(fresh)) else { return };
         if stop.saturating_add(NOTICED) > to {
             return;
         }

@@ -65,7 +65,8 @@ impl Look<'_> {
     }
 
     fn op(&self, index: u32) -> Option<(&OpSample, Counted)> {
-        self.ops().find(|(op, _)| op.site.index == index)
+        let at = self.sample.ops.binary_search_by_key(&index, |op| op.site.index).ok()?;
+        Some((&self.sample.ops[at], self.fresh.get(at).copied()?))
     }
 
     fn age(&self, since: u64) -> u64 {

@@ -59,10 +59,12 @@ pub(crate) struct Sample {
     pub(crate) executions: Vec<Held>,
     /// By runtime: threads that have been in one watched poll for longer than its limit, whoever is at fault inside it.
     pub(crate) in_poll: Vec<tokio::runtime::Id>,
+    pub(crate) was_in_poll: Vec<tokio::runtime::Id>,
     /// Ops of polls that go on and have given their worker away, at this look and at the one before.
     pub(crate) given_away: Vec<u32>,
     /// By op: when that was last seen.
     pub(crate) given_at: HashMap<u32, u64>,
+    /// In the order of their places.
     pub(crate) ops: Vec<OpSample>,
     pub(crate) runtimes: Vec<RuntimeSample>,
     /// What the kernel tells, at the looks at which it was asked.
@@ -94,6 +96,7 @@ impl Sample {
         self.late = late;
         self.busy = false;
         self.given_away.clear();
+        std::mem::swap(&mut self.in_poll, &mut self.was_in_poll);
         self.in_poll.clear();
         self.overdue.clear();
         self.executions.clear();
@@ -114,7 +117,8 @@ impl Sample {
         self.look_at_pools();
         let (ops, stops) = (&mut self.ops, &self.stops);
         self.pollers.ended(now, stops, |over| {
-            if let Some(sample) = ops.iter_mut().find(|sample| sample.site.index == over.op) {
+            if let Ok(at) = ops.binary_search_by_key(&over.op, |sample| sample.site.index) {
+                let sample = &mut ops[at];
                 sample.without_cpu += over.waited;
                 sample.observed = true;
                 if now.saturating_sub(over.start) >= sample.long_poll_limit {
@@ -122,6 +126,14 @@ impl Sample {
                 }
             }
         });
+    }
+
+    /// Whether a worker of a runtime is stuck in a poll that is not known to be one of it.
+    fn has_stray(&self, seen: &RuntimeSample) -> bool {
+        let old = |frozen: &&Frozen| self.now.saturating_sub(frozen.since) >= self.long_poll_limit;
+        let stuck = seen.frozen.iter().filter(old).count();
+        let known = self.was_in_poll.iter().filter(|runtime| Some(**runtime) == seen.runtime).count();
+        !seen.current_thread && stuck > known
     }
 
     /// Looks at threads of the pools that calls wait for.
@@ -143,12 +155,14 @@ impl Sample {
     /// from parking and from publishing anything.
     fn is_given_away(&self, runtime: Option<tokio::runtime::Id>) -> bool {
         let seen = self.runtimes.iter().find(|seen| runtime.is_some() && seen.runtime == runtime);
-        seen.is_some_and(|seen| seen.workers > 0 && !seen.current_thread && seen.frozen.is_empty())
+        let none_stuck = |seen: &RuntimeSample| seen.workers > 0 && !seen.current_thread && seen.frozen.is_empty();
+        // It may be of a future that has moved on to another runtime than its first.
+        seen.is_some_and(none_stuck) && !self.runtimes.iter().any(|seen| self.has_stray(seen))
     }
 
     /// The op at this place.
     pub(crate) fn op(&self, index: u32) -> Option<&OpSample> {
-        self.ops.iter().find(|op| op.site.index == index)
+        self.ops.binary_search_by_key(&index, |op| op.site.index).ok().map(|at| &self.ops[at])
     }
 
     fn look_at(&mut self, slot: &'static slot::Slot) {

@@ -89,6 +89,19 @@ impl Tracker {
         keys
     }
 
+    /// Whether a watched poll that is overdue on another runtime holds up none of its workers: then its future has moved on
+    /// from there, to the one that is stuck.
+    fn is_explained_elsewhere(&self, id: tokio::runtime::Id, sample: &Sample) -> bool {
+        let others = sample.runtimes.iter().filter(|seen| seen.runtime != Some(id) && !seen.current_thread);
+        let moved = |seen: &RuntimeSample| {
+            let overdue = |held: &&crate::sample::Held| {
+                !held.root && sample.op(held.op).is_some_and(|op| op.site.runtime == seen.runtime)
+            };
+            sample.overdue.iter().filter(overdue).count() > seen.frozen.len()
+        };
+        others.into_iter().any(moved)
+    }
+
     /// A wait does not begin to be too long while its runtime is stuck: it may be over, and nobody polls it.
     fn drop_late_waits(&self, sample: &Sample, keys: &mut Vec<Key>) {
         let runtime_of = |op: u32| sample.op(op).and_then(|op| op.site.runtime);
@@ -118,7 +131,7 @@ impl Tracker {
         let overdue = sample.overdue.iter().filter(|held| sample.op(held.op).is_some_and(on_it)).count();
         let overdue = overdue.max(sample.in_poll.iter().filter(|runtime| **runtime == id).count());
         let stuck = runtime.frozen.iter().filter(|frozen| is_stuck(frozen, sample)).count();
-        if !runtime.current_thread && stuck > overdue {
+        if !runtime.current_thread && stuck > overdue && !self.is_explained_elsewhere(id, sample) {
             keys.push(Key::Workers(id));
         }
         let Some(facts) = self.facts.runtime(Some(id)) else { return };

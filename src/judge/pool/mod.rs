@@ -308,6 +308,13 @@ impl Pool {
         let (detail, action, advice) = match share {
             _ if among_themselves => (Some("cpu"), Action::BoundCpuPool, computes(op)),
             Some(share) if share >= COMPUTES => (Some("cpu"), Action::BoundCpuPool, computes(op)),
+            Some(share) if share <= WAITS && self.conduct.manner() == Some(Manner::Locked) => {
+                let advice = format!(
+                    "The threads that execute `{op}` mostly wait for a lock, one for the other: hold it for a shorter time, or \
+                     not at all; with more threads only more of them wait"
+                );
+                (Some("io"), Action::ShortenLock, advice)
+            }
             Some(share) if share <= WAITS => (Some("io"), Action::RaisePool, self.tell_enough(op)),
             Some(_) => {
                 let advice = format!(
