@@ -63,13 +63,6 @@ pub struct Incident {
     pub diagnosis: Diagnosis,
 }
 
-impl Incident {
-    /// It is over and harmed nobody.
-    pub(crate) fn is_harmless(&self) -> bool {
-        self.harmless && self.state == State::Closed
-    }
-}
-
 /// Who is at fault, who waits, and what to do.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -339,12 +339,13 @@ mod tests {
     fn what_a_thread_did_is_taken_once() {
         let mut pollers = Pollers::default();
         let activity = Activity::new(Kind::Poll, 3, 64_000_000);
-        for now in [94_000_000, 99_000_000, 104_000_000] {
+        // Seconds, so that what the thread really waits for a CPU is nothing.
+        for now in [94_000_000, 50_094_000_000, 100_094_000_000] {
             pollers.begin();
             pollers.waited(1, activity, evidence::thread_id(), now, &Pauses::default());
         }
         let conduct = pollers.take_conduct(1, activity);
-        assert_eq!((conduct.of, conduct.cpu_percent()), (10_000_000, Some(100)));
+        assert_eq!((conduct.of, conduct.manner()), (100_000_000_000, Some(crate::conduct::Manner::Computing)));
         assert_eq!(pollers.take_conduct(1, activity).of, 0);
     }
 

@@ -71,6 +71,9 @@ mod tests {
     use super::*;
     use crate::conduct::Manner;
 
+    /// So long that what the thread really waits for a CPU in between is nothing.
+    const S: u64 = 1_000_000_000;
+
     #[test]
     fn what_is_told_is_of_one_thread_between_two_looks() {
         let (mut threads, own) = (PoolThreads::default(), evidence::thread_id());
@@ -81,12 +84,12 @@ mod tests {
             threads.look(&[3], now, &Sleeps, &mut told);
             told.first().map(|told| (told.op, told.without_cpu.of, told.conduct.manner()))
         };
-        assert_eq!(look(&[(3, own)], 1_000), None);
-        assert_eq!(look(&[(3, own)], 5_000), Some((3, 4_000, Some(Manner::Computing))));
+        assert_eq!(look(&[(3, own)], 100 * S), None);
+        assert_eq!(look(&[(3, own)], 500 * S), Some((3, 400 * S, Some(Manner::Computing))));
         // Another that executes it does not take its place.
-        assert_eq!(look(&[(3, Some(u32::MAX)), (3, own)], 6_000), Some((3, 1_000, Some(Manner::Computing))));
-        assert_eq!(look(&[(4, own)], 7_000), None);
-        assert_eq!(look(&[], 8_000), None);
+        assert_eq!(look(&[(3, Some(u32::MAX)), (3, own)], 600 * S), Some((3, 100 * S, Some(Manner::Computing))));
+        assert_eq!(look(&[(4, own)], 700 * S), None);
+        assert_eq!(look(&[], 800 * S), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ const AWAKE: u64 = 1_000_000_000;
 /// It stirs all the same, so that its own figures show it alive.
 const STIRS_EVERY: Duration = Duration::from_secs(10);
 /// And glances at its runtimes: nobody wakes it for what is not wrapped.
-const GLANCES_EVERY: Duration = Duration::from_millis(250);
+const GLANCES_EVERY: Duration = Duration::from_millis(100);
 
 /// How it watches, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
@@ -162,7 +162,7 @@ impl Watchdog {
     fn sleep(&mut self, shared: &Shared) -> Option<(u64, bool)> {
         let from = clock::now();
         let stopped = self.stopped_in_look(from);
-        let busy = self.sample.busy || self.tracker.is_open();
+        let busy = self.sample.busy || self.tracker.is_open() || self.is_suspicious(from);
         // What nobody wrapped is looked at less often.
         let active = busy || self.runtimes.iter().any(Watched::is_active);
         if active || (self.drowsy && !rouse::is_asleep()) {
@@ -201,6 +201,13 @@ impl Watchdog {
         (self.looked_at, self.looked_cpu) = (clock::now(), clock::thread_cpu());
         self.waited = evidence::thread_id().and_then(evidence::cpu_time).map(|time| time.waited).or(self.waited);
         self.process = evidence::usage();
+    }
+
+    /// Whether a worker stands still for longer than most polls take: what it does is to be seen while it does.
+    fn is_suspicious(&self, now: u64) -> bool {
+        let long = |since: u64| now.saturating_sub(since) >= self.pace.long_poll / 4;
+        let workers = self.sample.runtimes.iter().filter(|runtime| !runtime.current_thread);
+        workers.flat_map(|runtime| &runtime.frozen).any(|frozen| frozen.started && long(frozen.since))
     }
 
     /// How long this thread had no CPU since it began its last look: a pause like any other.

@@ -63,11 +63,12 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
     let Polls { culprits, victims, calls, now, age, conduct, length, steps, around } = polls;
     // What a thread did in a small part of the time says nothing of the rest.
     let conduct = if conduct.of.saturating_mul(4) < length { Conduct::default() } else { conduct };
-    let name = culprits.first().map_or("what nobody wrapped", |culprit| culprit.op);
+    let name = culprits.first().map_or("code that nobody wrapped".to_owned(), |culprit| format!("`{}`", culprit.op));
+    let name = name.as_str();
     let (detail, told, confidence) = manner(&conduct, &around);
     let going_on = match now {
-        0 => format!("{} of `{name}` over the threshold, none now", so_many(calls, "poll", "polls")),
-        _ => format!("{} of `{name}` going on, the oldest for {:.1?}", so_many(now, "poll", "polls"), nanos(age)),
+        0 => format!("{} of {name} over the threshold, none now", so_many(calls, "poll", "polls")),
+        _ => format!("{} of {name} going on, the oldest for {:.1?}", so_many(now, "poll", "polls"), nanos(age)),
     };
     let (action, advice) = advice(detail, name, steps || !victims.is_empty(), &around, &conduct);
     let multi = around.workers > 1 && !around.current_thread;
@@ -157,14 +158,14 @@ fn advice(detail: &str, name: &str, steps: bool, around: &Around, conduct: &Cond
         "computing" if steps => (
             Action::Yield,
             format!(
-                "Let the worker go between the steps of `{name}` (`yield_now` every so many items, and after waking \
+                "Let the worker go between the steps of {name} (`yield_now` every so many items, and after waking \
                  others), spawn a task for each, or move the computation into a blocking call"
             ),
         ),
         "computing" => (
             Action::Offload,
             format!(
-                "Move what `{name}` computes between two awaits into a blocking call, or split it and yield in between; \
+                "Move what {name} computes between two awaits into a blocking call, or split it and yield in between; \
                  more workers will not help"
             ),
         ),
@@ -184,7 +185,7 @@ fn advice(detail: &str, name: &str, steps: bool, around: &Around, conduct: &Cond
             (
                 Action::ShortenLock,
                 format!(
-                    "Hold the lock for which `{name}` waits for a shorter time, copy out what is needed before an await, \
+                    "Hold the lock for which {name} waits for a shorter time, copy out what is needed before an await, \
                      or use an asynchronous lock{alone}{sink}"
                 ),
             )
@@ -192,19 +193,19 @@ fn advice(detail: &str, name: &str, steps: bool, around: &Around, conduct: &Cond
         "block_on" => (
             Action::GoAsync,
             format!(
-                "`{name}` runs a future by hand inside a poll, where it can wait for ever: await it, or move the whole \
+                "{name} runs a future by hand inside a poll, where it can wait for ever: await it, or move the whole \
                  wrapper into a blocking call"
             ),
         ),
         "blocked" => (
             Action::Offload,
             format!(
-                "Move the blocking {}call of `{name}` into a blocking call of the pool, or use its asynchronous form; \
+                "Move the blocking {}call of {name} into a blocking call of the pool, or use its asynchronous form; \
                  more workers will not help",
                 conduct.call.map_or(String::new(), |call| format!("`{call}` ")),
             ),
         ),
-        _ => (Action::Offload, format!("Move what `{name}` does between two awaits into a blocking call, or split it")),
+        _ => (Action::Offload, format!("Move what {name} does between two awaits into a blocking call, or split it")),
     }
 }
 

@@ -173,6 +173,7 @@ impl Scope<'_> {
         }
         let frozen = self.runtimes().filter(|it| !it.last.current_thread && it.last.workers > 0);
         match frozen.map(|it| it.frozen.recent()).max() {
+            Some(0) => Finding::Cleared("0 watched polls were over the threshold; no worker stood still".to_owned()),
             Some(frozen) => Finding::Cleared(format!(
                 "0 watched polls were over the threshold; no worker stood still for longer than {:.1?}",
                 nanos(frozen)

@@ -105,8 +105,10 @@ impl Tracker {
     /// A wait does not begin to be too long while its runtime is stuck: it may be over, and nobody polls it.
     fn drop_late_waits(&self, sample: &Sample, keys: &mut Vec<Key>) {
         let runtime_of = |op: u32| sample.op(op).and_then(|op| op.site.runtime);
+        // Also while it has been stuck a moment ago.
         let stuck: Vec<_> = keys
             .iter()
+            .chain(self.open.keys())
             .filter_map(|key| match key {
                 Key::LongPoll(op) => runtime_of(*op),
                 Key::Workers(runtime) | Key::Overload(runtime) => Some(*runtime),

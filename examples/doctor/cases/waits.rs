@@ -47,6 +47,8 @@ pub(crate) const CASES: &[Case] = &[
             "separate_pool",
             "look_downstream",
             "raise_pool",
+            // A connection that one at a time may have is a lock.
+            "shorten_lock",
         ]),
     ),
 ];

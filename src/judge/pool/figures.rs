@@ -24,7 +24,10 @@ impl Pool {
 
     /// The observer's own call had to wait, too.
     pub(super) fn canary_waits(&self) -> bool {
-        self.canary.is_some_and(|canary| canary >= self.longest_wait.min(Duration::from_millis(25)) / 2)
+        /// Less is how long it takes to wake a thread.
+        const LEAST: Duration = Duration::from_millis(5);
+        let long = (self.longest_wait.min(Duration::from_millis(25)) / 2).max(LEAST);
+        self.canary.is_some_and(|canary| canary >= long)
     }
 
     /// The smallest pool in which no call would have waited, where it is known and larger than what was seen at work.

@@ -263,7 +263,9 @@ impl Pool {
 
     /// Whether the threads want a CPU and do not get it, though the calls do not show it in CPU time.
     fn is_starved(&self) -> bool {
-        self.without_cpu.is_at_least(STARVED) && self.cpu_share().is_none_or(|share| share < COMPUTES)
+        // A thread that wants a CPU whenever it is looked at does not wait for anything else, however little it gets.
+        let wants = self.without_cpu.is_at_least(STARVED) || self.conduct.manner() == Some(Manner::Computing);
+        wants && self.cpu_share().is_none_or(|share| share < COMPUTES)
     }
 
     /// The threads are not given the CPU, or may not be, by somebody else than each other.

@@ -115,7 +115,7 @@ truths! {
     lone_endless_poll: lone_poll(1_500) => COMPUTES.culprits(&["warm_cache"]);
 
     /// A worker stands still in what nobody wrapped.
-    unwrapped_poll: unwrapped(400, SleepsIn("futex")) => BLOCKS.effects(&[DriverHeld]).period_ms(700).says("what nobody wrapped");
+    unwrapped_poll: unwrapped(400, SleepsIn("futex")) => BLOCKS.effects(&[DriverHeld]).period_ms(700).says("code that nobody wrapped");
     /// It computes for as long: that may be a row of short polls.
     unwrapped_row: unwrapped(200, Computes) => Expected::healthy();
     unwrapped_long_row: unwrapped(400, Computes) => COMPUTES.effects(&[DriverHeld]).period_ms(700);
