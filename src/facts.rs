@@ -138,7 +138,7 @@ impl Facts {
             self.machine.add(machine);
         }
         let mut pools: HashMap<_, (Level, Vec<(u32, u64)>)> = HashMap::new();
-        for (op, fresh) in sample.ops.iter().zip(fresh) {
+        for (op, fresh) in sample.ops.iter().zip(fresh).filter(|(op, _)| op.is_read) {
             let arrived = self.see_op(op, *fresh, sample.now);
             if op.queued + op.executing + arrived > 0 {
                 let (level, new) = pools.entry(pool_of(&op.site)).or_default();

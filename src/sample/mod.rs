@@ -41,6 +41,10 @@ impl Held {
     }
 }
 
+/// From so many ops on those that do nothing are read in one look of so many.
+const MANY: usize = 256;
+const TURNS: u64 = 16;
+
 /// One look.
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
@@ -66,6 +70,8 @@ pub(crate) struct Sample {
     pub(crate) given_at: HashMap<u32, u64>,
     /// In the order of their places.
     pub(crate) ops: Vec<OpSample>,
+    pub(crate) ops_before: Vec<OpSample>,
+    pub(crate) looks: u64,
     pub(crate) runtimes: Vec<RuntimeSample>,
     /// What the kernel tells, at the looks at which it was asked.
     pub(crate) machine: Option<Machine>,
@@ -100,16 +106,7 @@ impl Sample {
         self.in_poll.clear();
         self.overdue.clear();
         self.executions.clear();
-        self.ops.clear();
-        for op in ops::all() {
-            let mut sample = op::of(op, now, &self.pauses);
-            if self.asks_poll_time {
-                let figures = slot::all().filter_map(|slot| slot.figures(op.index));
-                sample.poll_time = Some(figures.map(|figures| figures.poll_duration.sum()).sum());
-            }
-            self.busy |= sample.queued > 0 || sample.waits > 0 || sample.oldest_woken.is_some();
-            self.ops.push(sample);
-        }
+        self.look_at_ops();
         self.pool_threads.begin();
         for slot in slot::all() {
             self.look_at(slot);
@@ -126,6 +123,44 @@ impl Sample {
                 }
             }
         });
+    }
+
+    /// Reads what the ops have counted. Of many, those that have done nothing for a while are read by turns.
+    fn look_at_ops(&mut self) {
+        self.looks += 1;
+        std::mem::swap(&mut self.ops, &mut self.ops_before);
+        self.ops.clear();
+        let many = self.ops_before.len() > MANY;
+        let mut known = self.ops_before.iter().peekable();
+        for op in ops::all() {
+            while known.next_if(|before| before.site.index < op.index).is_some() {}
+            let before = known.next_if(|before| before.site.index == op.index);
+            let its_turn = (u64::from(op.index) + self.looks).is_multiple_of(TURNS);
+            if let Some(before) =
+                before.filter(|before| many && !its_turn && !self.asks_poll_time && before.rests(self.now))
+            {
+                self.ops.push(before.unread());
+                continue;
+            }
+            let mut sample = op::of(op, self.now, &self.pauses);
+            sample.stirred = match before {
+                Some(before) if before.counted == sample.counted && !sample.is_busy() => before.stirred,
+                _ => self.now,
+            };
+            if self.asks_poll_time {
+                let figures = slot::all().filter_map(|slot| slot.figures(op.index));
+                sample.poll_time = Some(figures.map(|figures| figures.poll_duration.sum()).sum());
+            }
+            self.busy |= sample.is_busy();
+            self.ops.push(sample);
+        }
+    }
+
+    /// A thread is busy with this op.
+    fn stir(&mut self, index: u32) {
+        if let Ok(at) = self.ops.binary_search_by_key(&index, |op| op.site.index) {
+            self.ops[at].stirred = self.now;
+        }
     }
 
     /// Whether a worker of a runtime is stuck in a poll that is not known to be one of it.
@@ -175,6 +210,7 @@ impl Sample {
             self.busy = true;
             // An op whose place is not filled in yet was met this very moment.
             let Some(op) = ops::get(activity.op()) else { continue };
+            self.stir(op.index);
             let start = activity.start(self.now);
             if activity.kind() == Kind::Execution {
                 self.executions.push(Held::new(op.index, start));

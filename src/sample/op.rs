@@ -35,6 +35,9 @@ pub(crate) struct OpSample {
     /// Since when the oldest of its waits is ready that nobody has polled since.
     pub(crate) oldest_woken: Option<u64>,
     pub(crate) counted: Counted,
+    /// When it was last seen to do anything; and whether it was read at this look.
+    pub(crate) stirred: u64,
+    pub(crate) is_read: bool,
     /// How long its futures have been polled since the process started, where that was asked.
     pub(crate) poll_time: Option<u64>,
     /// How long polls that have ended since the last look were ready to run and had no CPU.
@@ -57,7 +60,31 @@ pub(crate) struct OpSample {
     pub(crate) holder: Option<u32>,
 }
 
+/// An op that has done nothing for so long rests.
+const RESTS: u64 = 1_000_000_000;
+
 impl OpSample {
+    pub(crate) fn is_busy(&self) -> bool {
+        self.queued > 0 || self.executing > 0 || self.waits > 0 || self.oldest_woken.is_some()
+    }
+
+    /// Whether it has done nothing for a while.
+    pub(super) fn rests(&self, now: u64) -> bool {
+        !self.is_busy() && now.saturating_sub(self.stirred) >= RESTS
+    }
+
+    /// The same, as it stands where it is not read.
+    pub(super) fn unread(&self) -> Self {
+        Self {
+            is_read: false,
+            without_cpu: 0,
+            observed: false,
+            ended_conduct: Conduct::default(),
+            poll_time: None,
+            ..*self
+        }
+    }
+
     /// How long its oldest call has been queued; 0 where none is.
     pub(crate) fn queued_age(&self, now: u64) -> u64 {
         self.oldest_queued.map_or(0, |since| now.saturating_sub(since))
@@ -143,6 +170,8 @@ pub(super) fn of(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         oldest_woken: waits.and_then(|waits| waits.woken.oldest()).map(arrived),
         oldest_wait: waits.and_then(|waits| waits.pending.oldest()).map(arrived),
         counted: Counted::of(op),
+        stirred: 0,
+        is_read: true,
         poll_time: None,
         without_cpu: 0,
         observed: false,

@@ -183,6 +183,9 @@ impl Tracker {
                     before.resize(index + 1, Counted::default());
                     self.withheld.resize(index + 1, Counted::default());
                 }
+                if !op.is_read && !first {
+                    return if sample.late { Counted::default() } else { std::mem::take(&mut self.withheld[index]) };
+                }
                 let last = std::mem::replace(&mut before[index], op.counted);
                 if first {
                     // What was counted before this detector's first look is not its business.

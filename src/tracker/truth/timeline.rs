@@ -59,6 +59,8 @@ pub(in crate::tracker) fn op_sample(index: u32, name: &'static str, runtime: Opt
         oldest_woken: None,
         counted: Counted::default(),
         poll_time: None,
+        stirred: 0,
+        is_read: true,
         without_cpu: 0,
         observed: false,
         ended_conduct: Conduct::default(),
