@@ -10,7 +10,7 @@ pub(crate) mod wait;
 pub(crate) mod workers;
 
 use crate::cause::{Action, Cause, Effect};
-use crate::incident::{Advice, Culprit, Diagnosis, Incident, Phases, Suspect, Victim};
+use crate::incident::{Advice, Culprit, Diagnosis, Incident, Phases, State, Suspect, Victim};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,7 +125,9 @@ pub(crate) fn worst(incidents: &[Arc<Incident>]) -> Option<&Arc<Incident>> {
         |a: &Incident, b: &Incident| (a.cause, a.op, a.location, a.runtime) == (b.cause, b.op, b.location, b.runtime);
     let delay =
         |of: &Incident| incidents.iter().filter(|other| alike(of, other)).map(|other| other.delay).sum::<Duration>();
-    let harmful = || incidents.iter().filter(|incident| !incident.harmless);
+    // What goes on may still come to harm somebody.
+    let harmless = |incident: &Incident| incident.harmless && incident.state == State::Closed;
+    let harmful = || incidents.iter().filter(|incident| !harmless(incident));
     // What is determined says more. Of equal delays the last one is taken.
     let weight = |incident: &Incident| delay(incident) / if incident.cause == Cause::Undetermined { 4 } else { 1 };
     harmful().max_by_key(|incident| (weight(incident), incident.opened_after))

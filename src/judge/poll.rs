@@ -91,6 +91,10 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
         .effect(Effect::WorkersBlocked, around.stuck.max(now) >= around.workers.max(1) || around.depth > 0);
     verdict.victims = victims;
     let longest = verdict.culprits.iter().map(|culprit| culprit.oldest).max().unwrap_or_default().max(nanos(age));
+    if around.root {
+        verdict.confidence = verdict.confidence.min(OPEN);
+        verdict.evidence += "; it is the root of a `block_on` and holds up no worker";
+    }
     verdict.harmless = around.root && verdict.victims.is_empty()
         || around.spared && verdict.victims.is_empty() && !late && longest < nanos(SERIOUS);
     verdict
