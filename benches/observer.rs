@@ -37,6 +37,8 @@ fn main() {
     detector.attach(small_pool.handle()).unwrap();
     let mut budgets = Budgets::default();
 
+    // What a start costs is not what idleness does.
+    std::thread::sleep(Duration::from_millis(scale.pick(2_000, 2_000, 50)));
     share(&mut budgets, &detector, watched_for, "nothing in flight", 0.1);
 
     let load = Load::start(&runtime);

@@ -22,7 +22,7 @@ const NOT_YET: &[&str] = &[];
 
 /// Cases in which the host is made worse than it is, which may fail to do harm, and those that only a stack could tell from
 /// others. Not to know is right enough there; a wrong answer is not.
-const MAY_NOT_KNOW: &[&str] = &["neighbours", "preempted", "stopped", "rayon_wait", "circular_oneshot"];
+const MAY_NOT_KNOW: &[&str] = &["neighbours", "preempted", "stopped", "big_fork", "rayon_wait", "circular_oneshot"];
 
 /// Cases that wait more than they compute, and may run beside each other. All others have the CPUs for themselves.
 const CALM: &[&str] = &[

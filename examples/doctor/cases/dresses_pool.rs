@@ -5,7 +5,7 @@ use crate::host::{limit_address_space, make_fifo};
 use crate::tools::{block, burn, ms, repeat, scratch};
 use crate::ward::Ward;
 use starvation::{instrument_blocking, instrument_future, instrument_job, instrument_wait};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
@@ -126,7 +126,16 @@ fn nested_three_deep(ward: &'static Ward) {
         Handle::current().block_on(instrument_blocking(op, middle)).unwrap();
     }
     ward.runtime(2, 4).block_on(async {
-        let chain = || instrument_blocking("outer", || wait_for(|| wait_for(|| (), "inner"), "middle"));
+        // All threads are held before the first waits for an inner call.
+        let all = Arc::new(Barrier::new(2));
+        let chain = || {
+            let all = Arc::clone(&all);
+            let middle = move || {
+                all.wait();
+                wait_for(|| (), "inner");
+            };
+            instrument_blocking("outer", move || wait_for(middle, "middle"))
+        };
         for job in (0..2).map(|_| chain()).collect::<Vec<_>>() {
             job.await.unwrap();
         }

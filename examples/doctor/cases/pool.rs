@@ -4,6 +4,7 @@ use crate::case::{Case, Expected};
 use crate::tools::{block, burn, ms, repeat};
 use crate::ward::Ward;
 use starvation::{instrument_blocking, instrument_blocking_on, instrument_future};
+use std::sync::{Arc, Barrier};
 use tokio::runtime::Handle;
 
 pub(crate) const CASES: &[Case] = &[
@@ -99,7 +100,15 @@ fn undersized_runtime(ward: &'static Ward) {
 
 fn nested_block_on(ward: &'static Ward) {
     ward.runtime(2, 4).block_on(async {
-        let outer = || instrument_blocking("outer", || Handle::current().block_on(instrument_blocking("inner", || ())));
+        // All threads are held before the first waits.
+        let all = Arc::new(Barrier::new(4));
+        let outer = || {
+            let all = Arc::clone(&all);
+            instrument_blocking("outer", move || {
+                all.wait();
+                Handle::current().block_on(instrument_blocking("inner", || ()))
+            })
+        };
         for job in (0..4).map(|_| outer()).collect::<Vec<_>>() {
             job.await.unwrap().unwrap();
         }
