@@ -41,6 +41,8 @@ impl Held {
     }
 }
 
+/// A worker has published that it is awake so long after it began to poll.
+const SHOWS: u64 = 1_000_000;
 /// From so many ops on those that do nothing are read in one look of so many.
 const MANY: usize = 256;
 const TURNS: u64 = 16;
@@ -249,7 +251,12 @@ impl Sample {
             if self.now - since < limit || mostly_stopped {
                 continue;
             }
-            if activity.kind() == Kind::Poll && self.is_given_away(op.runtime) {
+            let none_stuck = activity.kind() == Kind::Poll && self.is_given_away(op.runtime);
+            // That a worker stands still shows at the second look only.
+            if none_stuck && activity.start(self.now).saturating_add(SHOWS) >= self.previous {
+                continue;
+            }
+            if none_stuck {
                 self.given_away.push(op.index);
                 self.given_at.insert(op.index, self.now);
             } else {
