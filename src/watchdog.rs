@@ -40,7 +40,7 @@ const AWAKE: u64 = 1_000_000_000;
 /// It stirs all the same, so that its own figures show it alive.
 const STIRS_EVERY: Duration = Duration::from_secs(10);
 /// And glances at its runtimes: nobody wakes it for what is not wrapped.
-const GLANCES_EVERY: Duration = Duration::from_millis(100);
+const GLANCES_EVERY: Duration = Duration::from_millis(200);
 
 /// How it watches, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
