@@ -133,6 +133,22 @@ fn machine(change: &Baseline) -> Machine {
     }
 }
 
+/// What of a pause of the observer was a stop of the whole process, given how long the observer waited for a CPU and how
+/// much CPU time the process had, of its own and in the kernel.
+fn stop_of(from: u64, to: u64, waited: Option<u64>, used: (Option<u64>, Option<u64>)) -> Option<Stop> {
+    // Where nobody tells whether it waited for a CPU, nobody knows whether it was stopped.
+    let from = from.saturating_add(waited?);
+    if from.saturating_add(NOTICED) > to {
+        return None;
+    }
+    let (user, system) = used;
+    // Who computed meanwhile was not stopped: not all waits for a CPU are told of this thread.
+    if user.is_some_and(|user| user.saturating_mul(4) >= to - from) {
+        return None;
+    }
+    Some(Stop { from, to, cpu: user.zip(system).map(|(user, system)| user + system), major_faults: None })
+}
+
 struct Watchdog {
     pace: Pace,
     witness: Witness,
@@ -226,21 +242,13 @@ impl Watchdog {
         let waited = evidence::thread_id().and_then(evidence::cpu_time).map(|time| time.waited);
         let fresh = waited.zip(self.waited).map(|(waited, before)| waited.saturating_sub(before));
         self.waited = waited.or(self.waited);
-        // Where nobody tells whether it waited for a CPU, nobody knows whether it was stopped.
-        let Some(stop) = fresh.map(|fresh| from.saturating_add(fresh)) else { return };
-        if stop.saturating_add(NOTICED) > to {
-            return;
-        }
         let (now, before) = (evidence::usage(), self.process);
         let since = |of: fn(&Process) -> Option<u64>| of(&now?)?.checked_sub(of(&before?)?);
-        let (user, system) = (since(|process| process.user), since(|process| process.system));
-        // Who computed meanwhile was not stopped: not all waits for a CPU are told of this thread.
-        if user.is_some_and(|user| user.saturating_mul(4) >= to - stop) {
-            return;
+        let used = (since(|process| process.user), since(|process| process.system));
+        if let Some(stop) = stop_of(from, to, fresh, used) {
+            self.sample.stops.add(stop.from, stop.to);
+            self.sample.stop = Some(Stop { major_faults: since(|process| process.major_faults), ..stop });
         }
-        let cpu = user.zip(system).map(|(user, system)| user + system);
-        self.sample.stops.add(stop, to);
-        self.sample.stop = Some(Stop { from: stop, to, cpu, major_faults: since(|process| process.major_faults) });
     }
 
     /// Sleeps until something begins, or for long.
@@ -345,5 +353,27 @@ impl Watchdog {
         if let Ok(mut facts) = shared.facts.try_lock() {
             facts.clone_from(self.tracker.facts());
         }
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_pause_is_a_stop_only_where_nobody_ran_and_nothing_else_explains_it() {
+        let stop =
+            |waited, user| stop_of(100 * MS, 300 * MS, waited, (user, Some(MS))).map(|stop| (stop.from, stop.to));
+        assert_eq!(stop(Some(0), Some(0)), Some((100 * MS, 300 * MS)));
+        // What it waited for a CPU is none, and all of it may have been that.
+        assert_eq!(stop(Some(150 * MS), Some(0)), Some((250 * MS, 300 * MS)));
+        assert_eq!(stop(Some(200 * MS), Some(0)), None);
+        // The process computed.
+        assert_eq!(stop(Some(0), Some(60 * MS)), None);
+        // Not known is not nothing.
+        assert_eq!(stop(None, Some(0)), None);
+        assert_eq!(stop(Some(0), None), Some((100 * MS, 300 * MS)));
     }
 }

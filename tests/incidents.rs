@@ -12,7 +12,9 @@ use starvation::{
     Cause, DEFAULT_LONG_POLL, DEFAULT_QUEUE_WAIT, Detector, Incident, IncidentChange, State, instrument_blocking_on,
     instrument_future, instrument_job, instrument_wait,
 };
-use support::{DEADLINE, Gate, MS, current_thread, eventually, exclusive, incidents_of, multi_thread, occupy, until};
+use support::{
+    DEADLINE, Gate, MS, current_thread, eventually, exclusive, incidents_of, leak, multi_thread, occupy, until,
+};
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
@@ -395,4 +397,22 @@ fn two_faults_at_once_are_two_incidents_and_the_worse_one_is_the_diagnosis() {
     gate.open();
     closed(&detector, worse.id);
     closed(&detector, better.id);
+}
+
+#[test]
+fn the_delay_told_in_the_end_is_that_of_the_poll_also_where_the_observer_had_nothing_to_look_at() {
+    let _one = exclusive();
+    let runtime = multi_thread(2, 1);
+    let detector = watch(&runtime);
+    for at in 0..4 {
+        // Then it looks about as often as a poll may take, and the first look at this one sees it overdue.
+        thread::sleep(200 * MS + at * 7 * MS);
+        let op = leak(format!("incidents::after_nothing_{at}"));
+        let poll = instrument_future(op, async { thread::sleep(300 * MS) }).timed();
+        let ((), ledger) = runtime.block_on(runtime.spawn(poll)).unwrap();
+        let told = eventually("it is closed", || {
+            incidents_of(&detector, op).into_iter().find(|incident| incident.state == State::Closed)
+        });
+        assert!(told.delay >= ledger.longest_poll - MS, "{:?} of {:?}", told.delay, ledger.longest_poll);
+    }
 }
