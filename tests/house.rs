@@ -219,3 +219,11 @@ fn the_check_finds_long_files_and_does_not_count_their_tests() {
     let tested = format!("{}#[cfg(all(test, not(starvation_loom)))]\n{long}", "\n".repeat(LONGEST_FILE));
     assert!(faults("clock", &tested).is_empty());
 }
+
+#[test]
+fn every_module_is_in_the_table_of_files() {
+    let told = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md")).unwrap();
+    let is_told = |module: &&&str| told.contains(&format!("`{module}`")) || told.contains(&format!("`{module}/`"));
+    let missing: Vec<_> = LAYERS.iter().copied().flatten().filter(|module| !is_told(module)).collect();
+    assert!(missing.is_empty(), "not in ARCHITECTURE.md: {missing:?}");
+}

@@ -4,7 +4,7 @@ use super::Tracker;
 use crate::counted::Counted;
 use crate::episode::Key;
 use crate::facts::RuntimeFacts;
-use crate::sample::{Excused, Frozen, OpSample, RuntimeSample, Sample};
+use crate::sample::{Excused, Frozen, Held, OpSample, RuntimeSample, Sample};
 
 /// A worker that computes and publishes nothing is in one poll, or in an unbroken row of up to 61: only from so many times
 /// the threshold on are those polls long by themselves. So it is where nobody knows what its thread does.
@@ -94,9 +94,8 @@ impl Tracker {
     fn is_explained_elsewhere(&self, id: tokio::runtime::Id, sample: &Sample) -> bool {
         let others = sample.runtimes.iter().filter(|seen| seen.runtime != Some(id) && !seen.current_thread);
         let moved = |seen: &RuntimeSample| {
-            let overdue = |held: &&crate::sample::Held| {
-                !held.root && sample.op(held.op).is_some_and(|op| op.site.runtime == seen.runtime)
-            };
+            let overdue =
+                |held: &&Held| !held.root && sample.op(held.op).is_some_and(|op| op.site.runtime == seen.runtime);
             sample.overdue.iter().filter(overdue).count() > seen.frozen.len()
         };
         others.into_iter().any(moved)
