@@ -134,7 +134,9 @@ impl Watched {
             return false;
         }
         let stack = self.sight.last().canary.stack.unwrap_or(evidence::USUAL_STACK);
-        if now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried != stack {
+        // One that has not come back holds on to the place for its answer: a thread that hangs is given no more to do.
+        let is_out = Arc::strong_count(&self.refused) > 1;
+        if !is_out && (now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried != stack) {
             (self.tried_at, self.tried) = (now, stack);
             let refused = Arc::clone(&self.refused);
             self.errands.send(move || refused.store(evidence::can_start_thread(stack).is_err(), Ordering::Relaxed));
