@@ -130,7 +130,7 @@ fn a_call_that_waited_long_and_ran_longer() {
 #[test]
 fn a_poll_on_a_thread_of_the_pool_holds_up_no_worker() {
     let _one = exclusive();
-    let runtime = multi_thread(1, 1);
+    let runtime = multi_thread(1, 2);
     let detector = Detector::builder().attach(runtime.handle()).start().unwrap();
     let handle = runtime.handle().clone();
     let call = instrument_blocking_on(runtime.handle(), "quiet::blocks_on", move || {

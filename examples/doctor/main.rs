@@ -83,7 +83,8 @@ fn one(name: &str, rest: &[&str]) -> i32 {
 #[cfg(unix)]
 fn usage() -> i32 {
     eprintln!(
-        "usage: doctor --list | [--burn K] NAME [--json] | --matrix [--repeat N] [--burn K] [NAME...] | --soak DURATION"
+        "usage: doctor --list | [--burn K] NAME [--json] | --soak DURATION\n\
+         doctor --matrix [--repeat N] [--burn K] [--jobs AT_ONCE] [--keep DIRECTORY] [NAME...]"
     );
     2
 }

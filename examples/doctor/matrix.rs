@@ -4,8 +4,11 @@ use crate::case::Case;
 use crate::{cases, host};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,15 +18,25 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Plan {
     repeat: usize,
     burners: usize,
+    /// How many cases run at once.
+    jobs: usize,
+    /// Where the whole answers go that were not right.
+    keep: Option<PathBuf>,
     names: Vec<String>,
 }
 
 fn plan(args: &[&str]) -> Result<Plan, String> {
-    let mut plan = Plan { repeat: 1, burners: 0, names: Vec::new() };
+    let mut plan = Plan { repeat: 1, burners: 0, jobs: 1, keep: None, names: Vec::new() };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let mut number = || args.next().and_then(|n| n.parse().ok()).ok_or(format!("{arg} needs a whole number"));
+        if *arg == "--keep" {
+            plan.keep = Some(args.next().ok_or("--keep needs a directory")?.into());
+            continue;
+        }
+        let mut number =
+            || args.next().and_then(|n| n.parse::<usize>().ok()).ok_or(format!("{arg} needs a whole number"));
         match *arg {
+            "--jobs" => plan.jobs = number()?.max(1),
             "--repeat" => plan.repeat = number()?,
             "--burn" => plan.burners = number()?,
             flag if flag.starts_with("--") => return Err(format!("unknown flag `{flag}`")),
@@ -45,19 +58,43 @@ pub(crate) fn run(args: &[&str]) -> i32 {
     };
     let _burners = host::spinners(plan.burners);
     let start = Instant::now();
-    let mut tally = Tally::default();
-    for round in 1..=plan.repeat {
-        if plan.repeat > 1 {
-            println!("round {round} of {}", plan.repeat);
+    let tally = Mutex::new(Tally::default());
+    let chosen = |case: &&Case| plan.names.is_empty() || plan.names.iter().any(|name| name == case.name);
+    let mut left = (1..=plan.repeat).flat_map(|round| cases::all().filter(chosen).map(move |case| (round, case)));
+    let left = Mutex::new(&mut left);
+    thread::scope(|scope| {
+        for _ in 0..plan.jobs {
+            scope.spawn(|| {
+                loop {
+                    let next = left.lock().unwrap().next();
+                    let Some((round, case)) = next else { return };
+                    let result = result_of(case);
+                    keep(plan.keep.as_deref(), round, case, &result);
+                    tally.lock().unwrap().add(case, &result);
+                }
+            });
         }
-        let chosen = |case: &&Case| plan.names.is_empty() || plan.names.iter().any(|name| name == case.name);
-        for case in cases::all().filter(chosen) {
-            tally.add(case, &result_of(case));
-        }
-    }
+    });
+    let tally = tally.into_inner().unwrap();
     tally.print();
     println!("took {:.0?}", start.elapsed());
     i32::from(tally.of("wrong") > 0)
+}
+
+/// Writes down what was not right, to be read later.
+fn keep(directory: Option<&Path>, round: usize, case: &Case, result: &Result<Value, String>) {
+    let Some(directory) = directory else { return };
+    let whole = match result {
+        Ok(result) if result["right"] == "right" && result["early_wrong"].as_array().is_some_and(Vec::is_empty) => {
+            return;
+        }
+        Ok(result) => serde_json::to_string_pretty(result).unwrap(),
+        Err(failed) => failed.clone(),
+    };
+    let file = directory.join(format!("{}-{round}.json", case.name));
+    if let Err(error) = fs::create_dir_all(directory).and_then(|()| fs::write(&file, whole)) {
+        eprintln!("cannot write {}: {error}", file.display());
+    }
 }
 
 /// Runs one case in a child; the reason if that gave no result.
@@ -103,6 +140,8 @@ struct Tally {
     /// How often which cause was given where which was expected.
     given: BTreeMap<(String, String), usize>,
     early: Vec<String>,
+    /// By case: how often it came out how.
+    cases: BTreeMap<&'static str, BTreeMap<String, usize>>,
 }
 
 impl Tally {
@@ -119,6 +158,7 @@ impl Tally {
             Err(failed) => ("failed".to_owned(), "nothing".to_owned(), failed.clone()),
         };
         println!("{:20} {verdict:12} {given:16} {why}", case.name);
+        *self.cases.entry(case.name).or_default().entry(verdict.clone()).or_default() += 1;
         *self.verdicts.entry(verdict).or_default() += 1;
         *self.given.entry((expected, given)).or_default() += 1;
     }
@@ -132,6 +172,15 @@ impl Tally {
         for ((expected, given), times) in &self.given {
             let mark = if expected.split(" or ").any(|cause| cause == given) { ' ' } else { '*' };
             println!("{expected:44} {given:18}{mark} {times:6}");
+        }
+        let not_always_right =
+            self.cases.iter().filter(|(_, verdicts)| verdicts.keys().any(|verdict| verdict != "right"));
+        for (number, (case, verdicts)) in not_always_right.enumerate() {
+            if number == 0 {
+                println!("\ncases that were not right each time");
+            }
+            let times: Vec<_> = verdicts.iter().map(|(verdict, times)| format!("{verdict} {times}")).collect();
+            println!("  {case:20} {}", times.join(", "));
         }
         if !self.early.is_empty() {
             println!("\naccused falsely, on the way or in an incident of its own");

@@ -51,6 +51,8 @@ struct Part {
     /// What of it waits at the last look, and for how long the oldest does.
     waiting: u64,
     age: u64,
+    /// It may wait for however long, so that it is nobody's victim.
+    may_wait: bool,
     /// What the op has counted since the process started.
     history: Counted,
     nested: u64,
@@ -139,7 +141,7 @@ impl Calls {
         if holds > 0 {
             part.held_at = sample.now;
         }
-        part.history = op.counted;
+        (part.history, part.may_wait) = (op.counted, op.queue_wait_limit == u64::MAX);
         (part.nested, part.nested_in, part.nested_made) = (op.nested_now, op.nested_in, op.nested_made);
         self.longest_wait = self.longest_wait.max(age);
         Some((op.queued, holds))
@@ -171,6 +173,7 @@ impl Part {
             held_at: 0,
             waiting: 0,
             age: 0,
+            may_wait: false,
             history: Counted::default(),
             nested: 0,
             nested_in: None,
@@ -180,7 +183,8 @@ impl Part {
 
     /// How many of it have waited too long, or do, and for how long: what has ended, and the oldest of what has not.
     fn delayed(&self) -> (u64, u64) {
-        (self.counted.dominated + self.waiting, self.counted.dominated_wait.saturating_add(self.age))
+        let (waiting, age) = if self.may_wait { (0, 0) } else { (self.waiting, self.age) };
+        (self.counted.dominated + waiting, self.counted.dominated_wait.saturating_add(age))
     }
 
     fn never_ended(&self) -> bool {

@@ -17,6 +17,13 @@ impl Pool {
         self.counted.cpu_share().or(self.history.cpu_share()).or_else(live)
     }
 
+    /// The same of the time in which they were not short of a CPU, as far as that was seen.
+    pub(super) fn cpu_share_of_had(&self) -> Option<f64> {
+        let without = self.without_cpu.part as f64 / self.without_cpu.of.max(1) as f64;
+        // Of what was without a CPU all of the time nothing is left to tell by.
+        self.cpu_share().map(|share| if without < 1.0 { (share / (1.0 - without)).min(1.0) } else { share })
+    }
+
     /// The most threads that watched calls have held at once lately.
     pub(super) fn seen(&self, first: &Culprit) -> u64 {
         self.crowd.executing.recent().max(first.count)

@@ -29,6 +29,9 @@ const WAITS: f64 = 0.3;
 const BUSY: f64 = 0.25;
 /// From this percentage of time without a CPU on, what is slow about the pool's threads may not be their work.
 const STARVED: u64 = 30;
+const MOSTLY: u64 = 70;
+/// From this one on it is told that they were short of it.
+const SHORT: u64 = 5;
 /// An execution of up to so many times its op's average is no sign that it may never end.
 const AS_USUAL: u32 = 4;
 /// Of the calls that hold threads so many percent run for nobody: then they are a part of the trouble.
@@ -294,13 +297,17 @@ impl Pool {
 
     /// The threads are all held by calls that come and go. What helps depends on what they do.
     fn saturated(&self, first: &Culprit) -> Verdict {
-        let (op, share) = (first.op, self.cpu_share());
+        let (op, share) = (first.op, self.cpu_share_of_had());
         let mut evidence = format!("{}; {}", self.tell_holder(first), self.tell_progress());
         if let Some(share) = share {
-            evidence += &format!(", {:.0} % of their time on a CPU", share * 100.0);
+            let short = self.without_cpu.is_at_least(SHORT);
+            let of = if short { "the time in which they were not short of one" } else { "their time" };
+            evidence += &format!(", on a CPU for {:.0} % of {of}", share * 100.0);
         }
         // More threads that want a CPU than there are: they take it from each other.
-        let among_themselves = self.is_starved();
+        // What little of the time they were not short of one does not tell what they would do with more.
+        let little = self.without_cpu.is_at_least(MOSTLY);
+        let among_themselves = self.is_starved() && (little || share.is_none_or(|share| share >= COMPUTES));
         if among_themselves {
             evidence += &format!("; {}; there are {} CPUs", self.tell_without_cpu(), self.cpus);
         }

@@ -30,6 +30,13 @@ truths! {
     pool_mixed_trace: shared_pool(4, Both(300, 150), 8)
         => Expected::of(PoolSaturated, SeparatePool).detail("mixed").culprits(&["trace"]).victims(&["eth", "trace"])
             .meanwhile(&[Undetermined, PoolSaturated], &[]);
+    /// The same on a machine that is short of CPUs: what they have of them is small, and what they want is not.
+    pool_mixed_on_a_busy_machine: shared_pool_without(45, Both(100, 350))
+        => Expected::of(PoolSaturated, SeparatePool).detail("mixed").culprits(&["trace"]).victims(&["eth", "trace"])
+            .meanwhile(&[Undetermined, PoolSaturated], &[]);
+    /// As little, on a machine that has CPUs.
+    pool_io_that_computes_a_little: shared_pool_without(0, Both(100, 350))
+        => ALL_HELD.culprits(&["trace"]).victims(&["eth", "trace"]).meanwhile(&[Undetermined], &[]);
     /// A CPU for each thread: nothing there waits for one.
     pool_of_cpus: shared_pool(2, Computes(300), 4)
         => COMPUTED.culprits(&["trace"]).victims(&["eth", "trace"]).meanwhile(&[Undetermined], &[]);
@@ -127,9 +134,19 @@ truths! {
 
 /// So many clients keep a pool busy with long jobs, and every 50 ms there is a small one.
 fn shared_pool(threads: usize, trace: Work, clients: usize) -> Timeline {
+    share_pool(threads, trace, clients, 0)
+}
+
+/// Four threads that have no CPU for so many percent of the time.
+fn shared_pool_without(without_cpu: u64, trace: Work) -> Timeline {
+    share_pool(4, trace, 8, without_cpu)
+}
+
+fn share_pool(threads: usize, trace: Work, clients: usize, without_cpu: u64) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(2);
     let pool = time.known_pool(runtime, threads);
+    time.stations[pool].without_cpu = without_cpu;
     let (long, small) = (time.op("trace", runtime), time.op("eth", runtime));
     time.keep_calling(pool, long, clients, trace);
     for _ in 0..100 {

@@ -226,7 +226,11 @@ impl Station {
             }
             let ran = (served.ends - served.since).max(1);
             let on_cpu = served.cpu * 100 / ran;
-            Some((op, on_cpu, if matches!(served.caller.work, Work::Computes(_)) { 100 - on_cpu } else { 0 }))
+            Some((
+                op,
+                on_cpu,
+                if matches!(served.caller.work, Work::Computes(_)) { 100 - on_cpu } else { self.without_cpu },
+            ))
         };
         first.into_iter().filter_map(told).collect()
     }
