@@ -60,6 +60,8 @@ pub(crate) struct OpSample {
     pub(crate) holder: Option<u32>,
 }
 
+/// An observer that has not looked for so long has not seen what went on.
+const BLIND: u64 = 50_000_000;
 /// An op that has done nothing for so long rests.
 const RESTS: u64 = 1_000_000_000;
 
@@ -111,6 +113,7 @@ impl OpSample {
             (fresh.long_polls, fresh.long_poll_time) = (0, 0);
         }
         let mut excused = Excused::default();
+        self.forget_unseen(&mut fresh, sample.now.saturating_sub(sample.previous));
         // Of a poll that nobody saw, because the observer came late, nobody knows what it did, unless it was much too long.
         let average = fresh.long_poll_time / fresh.long_polls.max(1);
         let unseen = !self.observed && sample.pauses.since(sample.previous.saturating_sub(average)) > 0;
@@ -136,6 +139,25 @@ impl OpSample {
         excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, 0);
         excuse(&mut fresh.long_waits, &mut fresh.long_wait_time, self.queue_wait_limit, 0);
         (fresh, excused)
+    }
+
+    /// What has begun and ended while nobody looked for a long time, `gap`, leaves its length behind and nothing of what it
+    /// did meanwhile: it may as well have had no CPU. The observer's start is such a time, and a long one on a busy machine.
+    fn forget_unseen(&self, fresh: &mut Counted, gap: u64) {
+        if gap < BLIND {
+            return;
+        }
+        let forget = |count: &mut u64, time: &mut u64| {
+            if time.checked_div(*count).is_some_and(|average| average <= gap) {
+                (*count, *time) = (0, 0);
+            }
+        };
+        if !self.observed {
+            forget(&mut fresh.long_polls, &mut fresh.long_poll_time);
+        }
+        forget(&mut fresh.late_polls, &mut fresh.late_poll_time);
+        forget(&mut fresh.dominated, &mut fresh.dominated_wait);
+        forget(&mut fresh.long_waits, &mut fresh.long_wait_time);
     }
 }
 

@@ -45,6 +45,12 @@ truths! {
     long_poll_in_a_late_look: late_looks(600)
         => Expected::of(LongPoll, Offload).detail("blocked").culprits(&["request"]).effects(&[WorkersBlocked]);
 
+    /// Polls, waits and calls were long before the observer had its first look: nobody knows of what.
+    long_before_the_first_look: before_the_first_look(300) => Expected::healthy();
+    /// It looks in between.
+    looked_in_time: before_the_first_look(20)
+        => Expected::of(LongPoll, Yield).detail("computing").culprits(&["request"]).victims(&["page"]).effects(&[WorkersBlocked]);
+
     /// Eight busy workers share half a CPU.
     cpu_quota: busy(HasNoCpu(98), Machine { quota: Some(0.5), throttled: Some(800 * MS), ..SECOND })
         => Expected::of(CpuContention, FitWorkersToQuota).detail("quota").says("0.5 CPUs");
@@ -115,6 +121,22 @@ fn late_looks(poll: u64) -> Timeline {
         time.be_late(100);
         time.pass(1_000);
     }
+    time
+}
+
+/// Nobody looks for so long at a time, while polls take 120 ms and others wait behind them.
+fn before_the_first_look(blind: u64) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(1);
+    let (request, page) = (time.op("request", runtime), time.op("page", runtime));
+    time.pass(5);
+    for _ in 0..2 {
+        time.poll(runtime, request, 120, Does::Computes).delays = Some((page, 110));
+        for _ in 0..300 / blind {
+            time.be_blind(blind);
+        }
+    }
+    time.pass(1_000);
     time
 }
 

@@ -185,6 +185,11 @@ impl Timeline {
         self.go_on(millis * MS, 0, true);
     }
 
+    /// Nobody looks, as while the observer starts.
+    pub(super) fn be_blind(&mut self, millis: u64) {
+        self.go_on(millis * MS, 0, false);
+    }
+
     /// The process does not run.
     pub(super) fn stop(&mut self, millis: u64) {
         let (from, to) = (self.sample.now, self.sample.now + millis * MS);
