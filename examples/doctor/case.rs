@@ -70,6 +70,8 @@ pub(crate) struct Expected {
     pub(crate) victim: Option<&'static str>,
     pub(crate) actions: Words,
     pub(crate) effects: Words,
+    /// At least one of these.
+    pub(crate) any_effect: Words,
     pub(crate) period_ms: Option<u64>,
     /// Each of these is an incident of its own.
     pub(crate) incidents: &'static [Accusation],
@@ -91,6 +93,7 @@ impl Expected {
         victim: None,
         actions: &[],
         effects: &[],
+        any_effect: &[],
         period_ms: None,
         incidents: &[],
         meanwhile: &[],
@@ -143,6 +146,11 @@ impl Expected {
         self
     }
 
+    pub(crate) const fn any_effect(mut self, effects: Words) -> Self {
+        self.any_effect = effects;
+        self
+    }
+
     pub(crate) const fn period_ms(mut self, period: u64) -> Self {
         self.period_ms = Some(period);
         self
@@ -190,6 +198,7 @@ impl Expected {
             "victim": self.victim,
             "actions": self.actions,
             "effects": self.effects,
+            "any_effect": self.any_effect,
             "period_ms": self.period_ms,
             "incidents": self.incidents,
             "meanwhile": self.meanwhile,

@@ -237,6 +237,14 @@ pub(crate) fn limit_cpu(quota: Duration) -> bool {
     true
 }
 
+/// In how many percent of the periods the group that [`limit_cpu`] made has used up its time.
+pub(crate) fn throttled_percent() -> Option<u64> {
+    let group = OWN_CGROUP.lock().unwrap().clone()?;
+    let stat = fs::read_to_string(group.join("cpu.stat")).ok()?;
+    let number = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    (number("nr_throttled ")? * 100).checked_div(number("nr_periods ")?)
+}
+
 /// Leaves nothing behind in the system.
 pub(crate) fn tidy_up() {
     if let Some(group) = OWN_CGROUP.lock().unwrap().take() {

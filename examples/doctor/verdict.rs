@@ -136,6 +136,8 @@ fn mismatches(expected: &Expected, record: &Record) -> Vec<String> {
     for effect in expected.effects {
         check(lists(&last["effects"], effect), &format!("no effect {effect}"), &last["effects"]);
     }
+    let any = expected.any_effect.iter().any(|effect| lists(&last["effects"], effect));
+    check(expected.any_effect.is_empty() || any, "none of the effects", &last["effects"]);
     if let Some(period) = expected.period_ms {
         let given = last["period_us"].as_f64().unwrap_or(f64::INFINITY) / 1e3;
         check((given / period as f64 - 1.0).abs() < 0.05, "period_us", &last["period_us"]);

@@ -1,7 +1,7 @@
 //! Reports of processes that get no CPU, or are not running at all: no op is to blame.
 
 use crate::case::{Case, Expected};
-use crate::host::{fork_and_exit, limit_cpu, spare_memory, spinners, touched_memory};
+use crate::host::{fork_and_exit, limit_cpu, spare_memory, spinners, throttled_percent, touched_memory};
 use crate::tools::{burn, heartbeat, ms, repeat};
 use crate::ward::Ward;
 use starvation::{instrument_blocking, instrument_future};
@@ -61,6 +61,14 @@ fn cpu_quota(ward: &'static Ward) {
         }
         sleep(ms(3_000)).await;
     });
+    // Where other processes leave it even less than its quota that holds nothing back.
+    if limited && throttled_percent().is_some_and(|percent| percent < 30) {
+        ward.expect_instead(CONTENTION.detail(&["quota", "neighbours"]).actions(&[
+            "fit_workers_to_quota",
+            "look_at_host",
+            "check_limits",
+        ]));
+    }
 }
 
 fn neighbours(ward: &'static Ward) {
