@@ -19,7 +19,7 @@ const FLOOD_TIME: u64 = 100_000_000;
 /// Each trip of a thread is then at most so long.
 const TINY: u64 = 50_000;
 /// The way of each is then at least so long, and so many times its execution.
-const WAY: u64 = 10_000;
+const WAY: u64 = 4_000;
 const TIMES: u64 = 4;
 
 /// The verdict where no incident is.

@@ -81,6 +81,9 @@ truths! {
     /// Thousands of tiny calls, one after the other.
     tiny_calls: tiny_calls(2_000, 1_000, 70_000)
         => Expected::of(DispatchOverhead, Batch).culprits(&["metadata"]);
+    /// On a fast machine, where the way is short; there are all the more of them.
+    quick_tiny_calls: tiny_calls(14_000, 800, 3_900)
+        => Expected::of(DispatchOverhead, Batch).culprits(&["metadata"]);
     /// Each does enough for its way.
     calls_that_do_much: tiny_calls(2_000, 200_000, 70_000) => Expected::healthy();
     /// Tiny blocking jobs that wait for many times their execution.
