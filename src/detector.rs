@@ -208,7 +208,7 @@ impl Detector {
     }
 
     /// What is wrong now, or was within the last [`window`](Builder::window): of what has delayed others for longest, all
-    /// incidents of the same cause and op taken together, the latest diagnosis. Where there was none it is
+    /// incidents of the same cause and op taken together, the latest diagnosis, with the victims and effects of all of them. Where there was none it is
     /// [`Cause::Healthy`](crate::Cause::Healthy), or what there is to say without any: slow work, dispatch overhead.
     #[must_use]
     pub fn diagnose(&self) -> Diagnosis {
@@ -218,8 +218,7 @@ impl Detector {
                 || (incident.opened_after + incident.duration).saturating_add(self.window) >= now
         };
         let incidents: Vec<_> = self.all_incidents().into_iter().filter(within).collect();
-        let worst = judge::worst(&incidents);
-        worst.map_or_else(|| self.calm(), |worst| worst.diagnosis.clone())
+        judge::answer(&incidents).unwrap_or_else(|| self.calm())
     }
 
     fn all_incidents(&self) -> Vec<Arc<Incident>> {

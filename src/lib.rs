@@ -106,6 +106,7 @@ mod runtime;
 mod runtimes;
 mod sample;
 mod scope;
+mod shortage;
 mod sight;
 mod sink;
 mod slot;

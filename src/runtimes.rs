@@ -89,7 +89,8 @@ impl Watched {
         let executing: u64 = sample.ops.iter().filter(on_it).map(|op| op.executing).sum();
         let ask = Ask { calls, suspect: self.crowded >= CROWDED };
         let seen = self.sight.look(now, ask);
-        let mut told = told(self.id, seen, &sample.pauses, now);
+        let lost = |since: u64| sample.shortage.of_one(since, now, &sample.stops);
+        let mut told = told(self.id, seen, &sample.pauses, now, lost);
         if seen.fresh.polled != self.probes {
             told.probe = told.probe.max(seen.fresh.last_wait);
         }
@@ -108,7 +109,11 @@ impl Watched {
         told.refused = self.is_refused(now, waits || told.canary_waits, executing, &told);
         let frozen: Vec<Frozen> = self.sight.last().frozen.clone();
         for (known, frozen) in told.frozen.iter_mut().zip(frozen) {
-            self.look_at_thread(frozen, known, &mut sample.pollers, &sample.stops, now, sample.long_poll_limit);
+            if !self.look_at_thread(frozen, known, &mut sample.pollers, &sample.stops, now, sample.long_poll_limit) {
+                // It may be any of those that have no CPU.
+                let lost = sample.shortage.of_one(known.since, now, &sample.stops);
+                known.since = known.since.saturating_add(lost).min(now);
+            }
         }
         told
     }
@@ -145,7 +150,7 @@ impl Watched {
         canary || self.refused.load(Ordering::Relaxed)
     }
 
-    /// What the thread of a worker that stands still does, where it is known which that is.
+    /// What the thread of a worker that stands still does. Returns whether it is known which that is, or has no need to be.
     fn look_at_thread(
         &mut self,
         frozen: Frozen,
@@ -154,11 +159,11 @@ impl Watched {
         stops: &Pauses,
         now: u64,
         limit: u64,
-    ) {
+    ) -> bool {
         if now.saturating_sub(known.since) < limit / 4 {
-            return;
+            return true;
         }
-        let Some(thread) = self.sight.thread_of(frozen) else { return };
+        let Some(thread) = self.sight.thread_of(frozen) else { return false };
         if let Some(polls) = thread.polls {
             let known_since = self.polls.entry(frozen.worker).or_insert((polls, now));
             if known_since.0 != polls {
@@ -166,22 +171,25 @@ impl Watched {
             }
             known.one_poll = Some(known_since.1);
         }
-        let Some(tid) = thread.tid else { return };
+        let Some(tid) = thread.tid else { return false };
         // An activity of no op, in a place where no slot is.
         let (place, activity) = (tid as usize, Activity::new(Kind::Poll, 0, frozen.since));
         let without_cpu = pollers.waited(place, activity, Some(tid), now, stops);
         known.since = known.since.saturating_add(without_cpu.unwrap_or(0)).min(now);
         known.conduct = Some(pollers.take_conduct(place, activity));
+        true
     }
 }
 
-fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64) -> RuntimeSample {
+fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64, lost: impl Fn(u64) -> u64) -> RuntimeSample {
     // What is late for want of a CPU, or because the process was stopped, is late by so much less.
     let since = |at: u64| now.saturating_sub(at).saturating_sub(pauses.since(at));
     let beat = seen.heartbeat;
     let beat_late = beat.worst.filter(|_| beat.state == State::Beating);
     // Once one has come through, none that waits is known, too.
     let canary = seen.canary.worst.or(seen.canary.last_wait.map(|_| 0));
+    // The thread that was to run it may have had no CPU, though the runtime had it to spare.
+    let without_cpu = |since: u64| pauses.since(since).max(lost(since));
     RuntimeSample {
         runtime: Some(id),
         current_thread: seen.may_be_undriven,
@@ -193,15 +201,19 @@ fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64) -> RuntimeSampl
             .map(|frozen| sample::Frozen {
                 worker: frozen.worker as u64,
                 since: frozen.since,
+                seen_since: frozen.since,
                 started: frozen.started,
                 one_poll: None,
                 conduct: None,
             })
             .collect(),
         cap: seen.settings.max_blocking_threads.map(|cap| cap as u64),
-        beat_late: beat_late.map(|late| late.saturating_sub(pauses.since(now.saturating_sub(late)))),
-        canary: canary.map(|wait| wait.saturating_sub(pauses.since(now.saturating_sub(wait)))),
-        canary_waits: seen.canary.pending_since.is_some_and(|at| since(at) >= AT_ONCE),
+        beat_late: beat_late.map(|late| late.saturating_sub(without_cpu(now.saturating_sub(late)))),
+        canary: canary.map(|wait| wait.saturating_sub(without_cpu(now.saturating_sub(wait)))),
+        canary_waits: seen
+            .canary
+            .pending_since
+            .is_some_and(|at| now.saturating_sub(at).saturating_sub(without_cpu(at)) >= AT_ONCE),
         canary_passed: None,
         probe: seen.fresh.pending_since.map(since),
         depth: seen.global_queue as u64,

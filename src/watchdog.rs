@@ -134,19 +134,23 @@ fn machine(change: &Baseline) -> Machine {
 }
 
 /// What of a pause of the observer was a stop of the whole process, given how long the observer waited for a CPU and how
-/// much CPU time the process had, of its own and in the kernel.
-fn stop_of(from: u64, to: u64, waited: Option<u64>, used: (Option<u64>, Option<u64>)) -> Option<Stop> {
-    // Where nobody tells whether it waited for a CPU, nobody knows whether it was stopped.
-    let from = from.saturating_add(waited?);
-    if from.saturating_add(NOTICED) > to {
+/// much CPU time the process had, of its own and in the kernel. It may have begun in a sleep, at `from` the earliest, and
+/// was `late` after that.
+fn stop_of(from: u64, to: u64, late: u64, waited: Option<u64>, used: (Option<u64>, Option<u64>)) -> Option<Stop> {
+    // Where nobody tells whether it waited for a CPU, nobody knows whether it was stopped. One that came late only for want
+    // of a CPU has slept before as it meant to.
+    let waited = waited?;
+    if waited.saturating_add(NOTICED) > late {
         return None;
     }
+    let from = from.saturating_add(waited);
     let (user, system) = used;
     // Who computed meanwhile was not stopped: not all waits for a CPU are told of this thread.
     if user.is_some_and(|user| user.saturating_mul(4) >= to - from) {
         return None;
     }
-    Some(Stop { from, to, cpu: user.zip(system).map(|(user, system)| user + system), major_faults: None })
+    let cpu = user.zip(system).map(|(user, system)| user + system);
+    Some(Stop { from, to, cpu, major_faults: None, wanted: None })
 }
 
 struct Watchdog {
@@ -207,7 +211,7 @@ impl Watchdog {
         shared.figures.looked(lateness, late);
         if lateness >= NOTICED {
             // With nothing in flight a pause may have begun at any time of a long sleep.
-            self.paused(if busy || !late { due } else { from }, now);
+            self.paused(if busy || !late { due } else { from }, now, lateness);
         }
         Some((now, late))
     }
@@ -231,13 +235,14 @@ impl Watchdog {
         let (Some(before), Some(cpu)) = (self.looked_cpu, clock::thread_cpu()) else { return 0 };
         let stopped = from.saturating_sub(self.looked_at).saturating_sub(cpu.saturating_sub(before));
         if stopped >= NOTICED {
-            self.paused(from - stopped, from);
+            self.paused(from - stopped, from, stopped);
         }
         stopped
     }
 
-    /// This thread did not run when it wanted to. What of that it did not wait for a CPU the process was stopped.
-    fn paused(&mut self, from: u64, to: u64) {
+    /// This thread did not run when it wanted to, for `late` at least and perhaps since `from`. What of that it did not wait
+    /// for a CPU the process was stopped.
+    fn paused(&mut self, from: u64, to: u64, late: u64) {
         self.sample.pauses.add(from, to);
         let waited = evidence::thread_id().and_then(evidence::cpu_time).map(|time| time.waited);
         let fresh = waited.zip(self.waited).map(|(waited, before)| waited.saturating_sub(before));
@@ -245,9 +250,13 @@ impl Watchdog {
         let (now, before) = (evidence::usage(), self.process);
         let since = |of: fn(&Process) -> Option<u64>| of(&now?)?.checked_sub(of(&before?)?);
         let used = (since(|process| process.user), since(|process| process.system));
-        if let Some(stop) = stop_of(from, to, fresh, used) {
+        if let Some(stop) = stop_of(from, to, late, fresh, used) {
             self.sample.stops.add(stop.from, stop.to);
-            self.sample.stop = Some(Stop { major_faults: since(|process| process.major_faults), ..stop });
+            if stop.to - stop.from >= LATE {
+                self.sample.shortage.read(to);
+            }
+            let wanted = self.sample.shortage.longest_ended();
+            self.sample.stop = Some(Stop { major_faults: since(|process| process.major_faults), wanted, ..stop });
         }
     }
 
@@ -296,7 +305,7 @@ impl Watchdog {
         while let Some(gone) = shared.gone_runtimes.pop() {
             self.runtimes.retain(|runtime| runtime.id() != gone);
         }
-        self.sample.begin();
+        self.sample.begin(now);
         let sample = &mut self.sample;
         let looks: Vec<_> = self.runtimes.iter_mut().map(|runtime| runtime.look(now, sample)).collect();
         self.sample.runtimes = looks;
@@ -364,8 +373,9 @@ mod tests {
 
     #[test]
     fn a_pause_is_a_stop_only_where_nobody_ran_and_nothing_else_explains_it() {
-        let stop =
-            |waited, user| stop_of(100 * MS, 300 * MS, waited, (user, Some(MS))).map(|stop| (stop.from, stop.to));
+        let told =
+            |late, waited, used| stop_of(100 * MS, 300 * MS, late, waited, used).map(|stop| (stop.from, stop.to));
+        let stop = |waited, user| told(200 * MS, waited, (user, Some(MS)));
         assert_eq!(stop(Some(0), Some(0)), Some((100 * MS, 300 * MS)));
         // What it waited for a CPU is none, and all of it may have been that.
         assert_eq!(stop(Some(150 * MS), Some(0)), Some((250 * MS, 300 * MS)));
@@ -375,5 +385,8 @@ mod tests {
         // Not known is not nothing.
         assert_eq!(stop(None, Some(0)), None);
         assert_eq!(stop(Some(0), None), Some((100 * MS, 300 * MS)));
+        // It slept on purpose, and was late by 20 ms, for want of a CPU or not.
+        assert_eq!(told(20 * MS, Some(20 * MS), (Some(0), None)), None);
+        assert_eq!(told(20 * MS, Some(0), (Some(0), None)), Some((100 * MS, 300 * MS)));
     }
 }

@@ -17,6 +17,7 @@ const LAYERS: [&[&str]; 10] = [
         "counted",
         "pause",
         "starved",
+        "shortage",
         "trips",
         "poller",
         "pool_thread",

@@ -8,6 +8,9 @@ use crate::sample::{Machine, Stop};
 /// A cause needs this part of the time that was lost to be the one, in percent.
 const EXPLAINS: u64 = 30;
 
+/// In a stop from outside no thread wants a CPU; for so many percent of it one may have before or afterwards.
+const WANTED: u64 = 50;
+
 /// The process did not run.
 pub(crate) fn paused(facts: &Facts, count: u64, longest: u64) -> Verdict {
     let (detail, told, confidence) = facts.last_stop.map_or(("unknown", String::new(), OPEN), why_stopped);
@@ -53,6 +56,11 @@ fn why_stopped(stop: Stop) -> (&'static str, String, f64) {
         Some(_) if stop.major_faults.is_some_and(|faults| faults >= 64) => {
             let faults = stop.major_faults.unwrap_or(0);
             ("memory", format!(", with {faults} pages read from disk"), LIKELY)
+        }
+        // Whoever holds the process's memory while it has no CPU holds up all the others.
+        Some(_) if stop.wanted.is_some_and(|wanted| percent(wanted) >= WANTED) => {
+            let wanted = nanos(stop.wanted.unwrap_or(0));
+            ("unknown", format!(", while another thread of the process wanted one for {wanted:.1?}"), LIKELY)
         }
         Some(cpu) if percent(cpu) <= 10 => {
             ("stopped", format!(", and the whole process had {:.1?} of CPU time", nanos(cpu)), SURE)
@@ -134,7 +142,10 @@ mod tests {
 
     #[test]
     fn a_stop_is_told_by_what_the_process_did_meanwhile() {
-        let stop = |cpu, major_faults| why_stopped(Stop { from: 0, to: 100 * MS, cpu, major_faults }).0;
+        let told = |cpu, major_faults, wanted| Stop { from: 0, to: 100 * MS, cpu, major_faults, wanted };
+        let stop = |cpu, major_faults| why_stopped(told(cpu, major_faults, None)).0;
+        let wanted = |wanted| why_stopped(told(Some(2 * MS), Some(0), Some(wanted * MS))).0;
+        assert_eq!([wanted(0), wanted(30), wanted(60)], ["stopped", "stopped", "unknown"]);
         assert_eq!(stop(Some(0), Some(0)), "stopped");
         assert_eq!(stop(Some(95 * MS), Some(0)), "memory");
         assert_eq!(stop(Some(2 * MS), Some(5_000)), "memory");

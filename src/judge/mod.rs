@@ -119,10 +119,36 @@ pub(crate) fn period_of(beginnings: impl IntoIterator<Item = u64>) -> Option<u64
     (even.len() * 5 >= distances.len() * 4 && usual > 0).then(mean)
 }
 
+/// Whether two incidents are of the same cause and op.
+fn alike(a: &Incident, b: &Incident) -> bool {
+    (a.cause, a.op, a.location, a.runtime) == (b.cause, b.op, b.location, b.runtime)
+}
+
+/// The diagnosis of what is [`worst`], with what all the incidents like it did to others: what the latest does may show only
+/// when it is over.
+pub(crate) fn answer(incidents: &[Arc<Incident>]) -> Option<Diagnosis> {
+    let worst = worst(incidents)?;
+    let mut answer = worst.diagnosis.clone();
+    for other in incidents.iter().filter(|other| !Arc::ptr_eq(other, worst) && alike(worst, other)) {
+        for effect in &other.diagnosis.effects {
+            if !answer.effects.contains(effect) {
+                answer.effects.push(*effect);
+            }
+        }
+        for victim in &other.diagnosis.victims {
+            let same = |known: &&mut Victim| (known.op, known.location) == (victim.op, victim.location);
+            match answer.victims.iter_mut().find(same) {
+                Some(known) => (known.calls, known.delay) = (known.calls + victim.calls, known.delay + victim.delay),
+                None => answer.victims.push(victim.clone()),
+            }
+        }
+    }
+    answer.victims.sort_by_key(|victim| std::cmp::Reverse(victim.delay));
+    Some(answer)
+}
+
 /// Of the incidents that make up the largest delay, all of the same cause and op taken together, the latest.
-pub(crate) fn worst(incidents: &[Arc<Incident>]) -> Option<&Arc<Incident>> {
-    let alike =
-        |a: &Incident, b: &Incident| (a.cause, a.op, a.location, a.runtime) == (b.cause, b.op, b.location, b.runtime);
+fn worst(incidents: &[Arc<Incident>]) -> Option<&Arc<Incident>> {
     let delay =
         |of: &Incident| incidents.iter().filter(|other| alike(of, other)).map(|other| other.delay).sum::<Duration>();
     // What goes on may still come to harm somebody.

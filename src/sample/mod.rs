@@ -15,8 +15,9 @@ use crate::op as ops;
 use crate::pause::Pauses;
 use crate::poller::Pollers;
 use crate::pool_thread::{OpThread, PoolThreads};
+use crate::shortage::Shortage;
 use crate::slot;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// An activity that a thread has not ended.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +47,8 @@ const SHOWS: u64 = 1_000_000;
 /// From so many ops on those that do nothing are read in one look of so many.
 const MANY: usize = 256;
 const TURNS: u64 = 16;
+/// The times of so many looks are remembered.
+const LOOKS: usize = 256;
 
 /// One look.
 #[derive(Debug, Default)]
@@ -74,6 +77,8 @@ pub(crate) struct Sample {
     pub(crate) ops: Vec<OpSample>,
     pub(crate) ops_before: Vec<OpSample>,
     pub(crate) looks: u64,
+    /// When the last ones were, this one the last.
+    pub(crate) looked_at: VecDeque<u64>,
     pub(crate) runtimes: Vec<RuntimeSample>,
     /// What the kernel tells, at the looks at which it was asked.
     pub(crate) machine: Option<Machine>,
@@ -89,19 +94,36 @@ pub(crate) struct Sample {
     /// While calls queue: what a thread did, of some of the ops that hold their threads.
     pub(crate) threads: Vec<OpThread>,
     pub(crate) pollers: Pollers,
+    pub(crate) shortage: Shortage,
     pub(crate) pool_threads: PoolThreads,
 }
 
 impl Sample {
     /// A look begins: first at the runtimes, then at what is wrapped.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self, now: u64) {
         self.pollers.begin();
+        let something_waits = self.something_waits(now);
+        self.shortage.look(now, something_waits);
+    }
+
+    /// Whether anything is late of which it is to be known soon whether its threads had a CPU.
+    fn something_waits(&self, now: u64) -> bool {
+        let waits = |op: &OpSample| op.wait_age(now).max(op.queued_age(now)) >= op.queue_wait_limit / 4;
+        let stuck = |seen: &RuntimeSample| {
+            let long = |frozen: &Frozen| now.saturating_sub(frozen.since) >= self.long_poll_limit / 4;
+            seen.canary_waits || seen.frozen.iter().any(|frozen| frozen.started && !seen.current_thread && long(frozen))
+        };
+        self.ops.iter().any(waits) || self.runtimes.iter().any(stuck)
     }
 
     /// Looks, reusing the space of the last look. Ages do not count the time in which nobody had a CPU.
     pub(crate) fn take(&mut self, now: u64, late: bool) {
         self.previous = std::mem::replace(&mut self.now, now);
         self.late = late;
+        if self.looked_at.len() == LOOKS {
+            self.looked_at.pop_front();
+        }
+        self.looked_at.push_back(now);
         self.busy = false;
         self.given_away.clear();
         std::mem::swap(&mut self.in_poll, &mut self.was_in_poll);
@@ -188,13 +210,31 @@ impl Sample {
         self.pool_threads.look(&asked, now, &self.pollers.sleeps, &mut self.threads);
     }
 
-    /// Whether a task that is being polled has given its worker away (`block_in_place`): a poll that holds a worker keeps it
-    /// from parking and from publishing anything.
-    fn is_given_away(&self, runtime: Option<tokio::runtime::Id>) -> bool {
+    /// Whether a task that is being polled since `start` has given its worker away (`block_in_place`): a poll that holds a
+    /// worker keeps it from parking and from publishing anything.
+    fn is_given_away(&self, runtime: Option<tokio::runtime::Id>, start: u64) -> bool {
         let seen = self.runtimes.iter().find(|seen| runtime.is_some() && seen.runtime == runtime);
-        let none_stuck = |seen: &RuntimeSample| seen.workers > 0 && !seen.current_thread && seen.frozen.is_empty();
+        // The first look that saw it held also saw its worker publish for the last time. One that has published after that
+        // is another's, kept from going on by something else: a lack of CPU is enough.
+        let first = self.looked_at.partition_point(|at| *at < start.saturating_add(SHOWS));
+        let first = self.looked_at.get(first).copied().unwrap_or(self.now);
+        let none_stuck = |seen: &RuntimeSample| {
+            let others =
+                |frozen: &Frozen| first > self.looked_at.front().map_or(0, |at| *at) && frozen.seen_since > first;
+            seen.workers > 0 && !seen.current_thread && seen.frozen.iter().all(others)
+        };
         // It may be of a future that has moved on to another runtime than its first.
         seen.is_some_and(none_stuck) && !self.runtimes.iter().any(|seen| self.has_stray(seen))
+    }
+
+    /// How long what passes from one thread to the next may have been held up since `since` for want of a CPU.
+    pub(crate) fn lost_by_all(&self, since: u64) -> u64 {
+        self.shortage.of_all(since, self.now, &self.stops)
+    }
+
+    /// The same of what waits for a single thread.
+    pub(crate) fn lost_by_one(&self, since: u64) -> u64 {
+        self.shortage.of_one(since, self.now, &self.stops)
     }
 
     /// The op at this place.
@@ -251,7 +291,7 @@ impl Sample {
             if self.now - since < limit || mostly_stopped {
                 continue;
             }
-            let none_stuck = activity.kind() == Kind::Poll && self.is_given_away(op.runtime);
+            let none_stuck = activity.kind() == Kind::Poll && self.is_given_away(op.runtime, activity.start(self.now));
             // That a worker stands still shows at the second look only.
             if none_stuck && activity.start(self.now).saturating_add(SHOWS) >= self.previous {
                 continue;

@@ -136,8 +136,13 @@ impl OpSample {
         };
         excuse(&mut fresh.long_polls, &mut fresh.long_poll_time, self.long_poll_limit, self.without_cpu);
         excuse(&mut fresh.late_polls, &mut fresh.late_poll_time, self.long_poll_limit, 0);
-        excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, 0);
-        excuse(&mut fresh.long_waits, &mut fresh.long_wait_time, self.queue_wait_limit, 0);
+        let average = fresh.dominated_wait.checked_div(fresh.dominated).unwrap_or(0);
+        let lost = sample.lost_by_one(sample.previous.saturating_sub(average)).saturating_mul(fresh.dominated);
+        excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, lost);
+        // What is handed out passes from one thread to the next, each of which may have had no CPU.
+        let average = fresh.long_wait_time.checked_div(fresh.long_waits).unwrap_or(0);
+        let lost = sample.lost_by_all(sample.previous.saturating_sub(average)).saturating_mul(fresh.long_waits);
+        excuse(&mut fresh.long_waits, &mut fresh.long_wait_time, self.queue_wait_limit, lost);
         (fresh, excused)
     }
 

@@ -49,7 +49,9 @@ impl RuntimeSample {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frozen {
     pub(crate) worker: u64,
+    /// Without the time in which its thread had no CPU; and the first look that saw it so, as it is.
     pub(crate) since: u64,
+    pub(crate) seen_since: u64,
     /// It has done something before. Otherwise it may as well not have begun.
     pub(crate) started: bool,
     /// Since when it has been in one and the same poll, where the runtime's own callbacks tell.
@@ -100,4 +102,6 @@ pub(crate) struct Stop {
     /// The CPU time that the process had meanwhile, and its page faults.
     pub(crate) cpu: Option<u64>,
     pub(crate) major_faults: Option<u64>,
+    /// The longest that any thread meanwhile wanted a CPU and had none: who is stopped wants none.
+    pub(crate) wanted: Option<u64>,
 }

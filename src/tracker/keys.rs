@@ -54,12 +54,13 @@ impl Tracker {
             {
                 behind.push(culprit);
             }
-            let waits = fresh.long_waits > 0 || op.wait_age(sample.now) >= op.queue_wait_limit;
+            let goes_on = |key: Key| self.open.contains_key(&key);
+            let waits = fresh.long_waits > 0 || waits_too_long(op, sample, goes_on(Key::Wait(index)));
             if waits && !is_secondhand(op, sample) {
                 keys.push(Key::Wait(index));
             }
             let pool = pool_of(op);
-            if (fresh.dominated > 0 || op.queued_age(sample.now) >= op.queue_wait_limit) && !keys.contains(&pool) {
+            if (fresh.dominated > 0 || queued_too_long(op, sample, goes_on(pool))) && !keys.contains(&pool) {
                 keys.push(pool);
             }
             if self.is_unfair(op, fresh, sample) {
@@ -185,6 +186,21 @@ impl Tracker {
         let windows = if part { 1 } else { LOST_WINDOWS };
         age >= (self.stretch * 2).saturating_mul(windows)
     }
+}
+
+/// Whether a wait of it is too old, and not only, unless that is known, because those who hand it on had no CPU.
+fn waits_too_long(op: &OpSample, sample: &Sample, is_known: bool) -> bool {
+    let age = op.wait_age(sample.now);
+    let lost = || if is_known { 0 } else { sample.lost_by_all(sample.now.saturating_sub(age)) };
+    age >= op.queue_wait_limit && age.saturating_sub(lost()) >= op.queue_wait_limit
+}
+
+/// Whether a call of it has been queued for too long, and not only, unless that is known, because the thread that it was
+/// given had no CPU.
+fn queued_too_long(op: &OpSample, sample: &Sample, is_known: bool) -> bool {
+    let age = op.queued_age(sample.now);
+    let lost = || if is_known { 0 } else { sample.lost_by_one(sample.now.saturating_sub(age)) };
+    age >= op.queue_wait_limit && age.saturating_sub(lost()) >= op.queue_wait_limit
 }
 
 /// Whether whoever has what is waited for waits itself, for a thread of its pool: then it is the pool that is short.

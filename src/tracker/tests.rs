@@ -42,6 +42,7 @@ impl Timeline {
 
     fn pass(&mut self, millis: u64) {
         for _ in 0..millis / 5 {
+            self.sample.previous = self.sample.now;
             self.sample.now += 5 * MS;
             self.look();
         }

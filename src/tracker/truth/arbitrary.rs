@@ -109,8 +109,15 @@ fn held(now: u64) -> impl Strategy<Value = Vec<Held>> {
 }
 
 fn runtime(now: u64, at: usize) -> impl Strategy<Value = RuntimeSample> {
-    let frozen = (instant(now), any::<bool>(), proptest::option::of(conduct()))
-        .prop_map(|(since, started, conduct)| Frozen { worker: 0, since, started, one_poll: None, conduct });
+    let frozen =
+        (instant(now), any::<bool>(), proptest::option::of(conduct())).prop_map(|(since, started, conduct)| Frozen {
+            worker: 0,
+            since,
+            seen_since: since,
+            started,
+            one_poll: None,
+            conduct,
+        });
     let some = || proptest::option::of(figure());
     let pool = (some(), some(), some(), some(), proptest::option::of(instant(now)));
     let late = (some(), some(), any::<bool>(), any::<bool>(), any::<bool>());
@@ -146,6 +153,7 @@ fn sample(now: u64, after: u64) -> impl Strategy<Value = Sample> {
         to: now,
         cpu,
         major_faults,
+        wanted: cpu,
     });
     let given = || proptest::collection::vec(index(), 0..3);
     let seen = (held(now), held(now), given(), given());

@@ -24,14 +24,16 @@ const SECOND: Machine = Machine {
 
 truths! {
     /// A big process forks: all of its threads wait for the page tables to be copied.
-    big_fork: stops(&[120; 6], Some(115), 0) => PAUSED.detail("memory").period_ms(520);
+    big_fork: stops(&[120; 6], Some(115), 0, 0) => PAUSED.detail("memory").period_ms(520);
     /// It reads its pages from disk.
-    page_faults: stops(&[120; 6], Some(2), 5_000) => PAUSED.detail("memory").period_ms(520);
+    page_faults: stops(&[120; 6], Some(2), 5_000, 0) => PAUSED.detail("memory").period_ms(520);
     /// It does nothing meanwhile.
-    stopped_by_signal: stops(&[120; 6], Some(2), 0) => PAUSED.detail("stopped").period_ms(520);
-    stopped_for_what: stops(&[120; 6], Option::None, 0) => PAUSED.detail("unknown").period_ms(520);
+    stopped_by_signal: stops(&[120; 6], Some(2), 0, 20) => PAUSED.detail("stopped").period_ms(520);
+    /// One of its threads is not stopped, but has no CPU: it may hold up all others, in a fork.
+    fork_without_cpu: stops(&[120; 6], Some(2), 0, 110) => PAUSED.detail("unknown").period_ms(520).says("wanted one");
+    stopped_for_what: stops(&[120; 6], Option::None, 0, 0) => PAUSED.detail("unknown").period_ms(520);
     /// Too briefly to be missed.
-    small_fork: stops(&[20; 3], Some(18), 0) => Expected::healthy();
+    small_fork: stops(&[20; 3], Some(18), 0, 0) => Expected::healthy();
 
     /// The process is stopped, as by a debugger, with all sorts of work in flight.
     stopped: stopped_in_the_middle(true) => PAUSED.detail("stopped");
@@ -64,14 +66,20 @@ truths! {
 
     /// The threads of a pool get no CPU, of which there are as many as of them.
     starved_pool: pool(2, 80) => SHORT.detail("neighbours").victims(&["call"]);
+    /// Calls wait a little longer than they may, while threads have no CPU for as long.
+    late_threads: late_threads(60) => Expected::healthy();
+    /// Their pool is full, and its threads have what they want.
+    full_pool: late_threads(5)
+        => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["call"]).victims(&["call"]);
     /// Eight have only each other to blame.
     crowded_pool: pool(8, 80)
         => Expected::of(PoolSaturated, BoundCpuPool).detail("cpu").culprits(&["call"]).victims(&["call"])
             .meanwhile(&[Undetermined], &[]);
 }
 
-/// Stops of these lengths, with 400 ms between them, in which the process used so much CPU time and read so many pages.
-fn stops(lengths: &[u64], cpu: Option<u64>, major_faults: u64) -> Timeline {
+/// Stops of these lengths, with 400 ms between them, in which the process used so much CPU time and read so many pages, and
+/// one of its threads wanted a CPU for so long and had none.
+fn stops(lengths: &[u64], cpu: Option<u64>, major_faults: u64, wanted: u64) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(2);
     let pool = time.pool(runtime, 16);
@@ -81,7 +89,8 @@ fn stops(lengths: &[u64], cpu: Option<u64>, major_faults: u64) -> Timeline {
         time.calls(pool, child, 1, Computes(5));
         time.poll(runtime, ping, 3, Does::Computes);
         let (from, to) = (time.sample.now, time.sample.now + length * MS);
-        time.sample.stop = Some(Stop { from, to, cpu: cpu.map(|cpu| cpu * MS), major_faults: Some(major_faults) });
+        let (cpu, wanted) = (cpu.map(|cpu| cpu * MS), Some(wanted * MS));
+        time.sample.stop = Some(Stop { from, to, cpu, major_faults: Some(major_faults), wanted });
         time.stop(length);
         time.pass(400);
     }
@@ -152,6 +161,22 @@ fn busy(does: Does, machine: Machine) -> Timeline {
             time.poll(runtime, request, 200, does);
         }
         time.pass(250);
+    }
+    time
+}
+
+/// Three calls at a time for a pool of one thread, some of whose threads are without a CPU for so much of the time.
+fn late_threads(short: u64) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let pool = time.known_pool(runtime, 1);
+    let call = time.op("call", runtime);
+    time.short = short;
+    time.calls(pool, call, 1, Sleeps(40));
+    time.pass(500);
+    for _ in 0..4 {
+        time.calls(pool, call, 3, Sleeps(40));
+        time.pass(500);
     }
     time
 }

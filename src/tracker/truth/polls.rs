@@ -85,6 +85,10 @@ truths! {
     /// A task spawns a child and computes; the child waits though other workers are idle.
     lifo_child: lifo_child(280)
         => Expected::of(LongPoll, Yield).detail("computing").culprits(&["parse"]).victims(&["release"]).effects(&[LifoVictim]);
+    /// The last of such polls goes on: what it does to others shows when it is over, and what the others did is known.
+    lifo_child_again: lifo_child_again(280)
+        => Expected::of(LongPoll, Offload).detail("computing").culprits(&["parse"]).victims(&["release"]).effects(&[LifoVictim]);
+    lone_parse_again: lifo_child_again(0) => Expected::of(LongPoll, Offload).detail("computing").culprits(&["parse"]);
     /// Another worker takes the child at once.
     child_taken: lifo_child(0) => HARMLESS.meanwhile(&[LongPoll], &["parse"]);
 
@@ -263,6 +267,13 @@ fn lifo_child(waits: u64) -> Timeline {
         time.pass(350);
     }
     time.pass(200);
+    time
+}
+
+fn lifo_child_again(waits: u64) -> Timeline {
+    let mut time = lifo_child(waits);
+    time.poll(0, 0, 300, Computes);
+    time.pass(100);
     time
 }
 

@@ -6,6 +6,7 @@ use super::poll::{Does, Poll};
 use super::station::{Station, Work};
 use crate::conduct::{Asleep, Conduct};
 use crate::counted::Counted;
+use crate::evidence::CpuTime;
 use crate::incident::{Diagnosis, IncidentChange, State};
 use crate::judge::table::{self, Scope};
 use crate::judge::{self, calm};
@@ -35,6 +36,8 @@ pub(super) struct Timeline {
     /// No worker of any is ever parked.
     pub(super) crowded: bool,
     pub(super) machine: Machine,
+    /// A thread that serves what is watched is without a CPU for so many percent of the time.
+    pub(super) short: u64,
     polls: Vec<Poll>,
 }
 
@@ -93,6 +96,7 @@ impl Timeline {
             runtimes: Vec::new(),
             crowded: false,
             machine: Machine { of: WITNESSED, idle, own, ..Machine::default() },
+            short: 0,
             polls: Vec::new(),
         }
     }
@@ -195,7 +199,7 @@ impl Timeline {
         let (from, to) = (self.sample.now, self.sample.now + millis * MS);
         self.sample.pauses.add(from, to);
         self.sample.stops.add(from, to);
-        self.sample.stop.get_or_insert(Stop { from, to, cpu: Some(0), major_faults: Some(0) });
+        self.sample.stop.get_or_insert(Stop { from, to, cpu: Some(0), major_faults: Some(0), wanted: Some(0) });
         for station in &mut self.stations {
             station.stop(millis * MS);
         }
@@ -217,6 +221,7 @@ impl Timeline {
         if sample.previous / WITNESSED != sample.now / WITNESSED {
             sample.machine = Some(self.machine);
         }
+        self.show_shortage();
         self.show_calls(by);
         self.show_polls(by - stopped);
         self.show_runtimes();
@@ -225,6 +230,14 @@ impl Timeline {
 
     pub(super) fn look(&mut self) {
         self.changes.extend(self.tracker.look(&self.sample));
+    }
+
+    fn show_shortage(&mut self) {
+        const THREAD: u32 = 1;
+        if self.short > 0 {
+            let time = CpuTime { on_cpu: 0, waited: self.sample.now * self.short / 100, runnable: false };
+            self.sample.shortage.add(self.sample.now, vec![(THREAD, time)], vec![THREAD]);
+        }
     }
 
     fn show_calls(&mut self, by: u64) {
@@ -315,7 +328,8 @@ impl Timeline {
                 .zip(&held)
                 .map(|(worker, poll)| {
                     let conduct = (poll.does != Does::Unknown).then(|| poll.does.conduct(LOOK));
-                    Frozen { worker, since: now - age(poll), started: true, one_poll: None, conduct }
+                    let since = now - age(poll);
+                    Frozen { worker, since, seen_since: since, started: true, one_poll: None, conduct }
                 })
                 .collect();
             // With the driver held, or with all workers, nobody sees that a timer is due.
@@ -340,8 +354,8 @@ impl Timeline {
             let over = incident.opened_after + incident.duration + judge::nanos(WINDOW);
             incident.state == State::Open || over >= now
         });
-        if let Some(worst) = judge::worst(&incidents) {
-            return worst.diagnosis.clone();
+        if let Some(answer) = judge::answer(&incidents) {
+            return answer;
         }
         let facts = self.tracker.facts();
         let verdict = calm::judge(facts);

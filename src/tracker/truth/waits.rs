@@ -23,6 +23,11 @@ truths! {
     few_permits: permits(4) => LIMITED.culprits(&["permit"]).victims(&["upload"]).says("hand out more");
     enough_permits: permits(64) => Expected::healthy();
 
+    /// Two tasks pass a permit on to each other, each a little too late: the threads that hand it over have no CPU.
+    slow_hands: passed_on(40) => Expected::of(CpuContention, LookAtHost).detail("neighbours");
+    /// They have what they want.
+    kept_hands: passed_on(5) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
+
     /// A biased select takes from a channel that is never empty, and never from the other, which is ready.
     biased_select: ready_branch(2_000, 0) => Expected::of(Unfair, None).culprits(&["control"]).says("ready for");
     /// It gets its turn soon.
@@ -66,6 +71,20 @@ fn permit_kept(keeps: u64) -> Timeline {
     time.asks(budget, Some(cpu_budget), optimiser, keeps, true);
     time.asks(budget, Some(cpu_budget), consumer, 1, true);
     time.pass(5_500);
+    time
+}
+
+/// Each of two tasks keeps what the other wants for 60 ms; threads are without a CPU for so much of the time.
+fn passed_on(short: u64) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let permits = time.permits(1);
+    let (permit, upload) = (time.op("permit", runtime), time.op("upload", runtime));
+    time.short = short;
+    for _ in 0..2 {
+        time.asks(permits, Some(permit), upload, 60, true);
+    }
+    time.pass(3_500);
     time
 }
 

@@ -1,0 +1,190 @@
+//! How long threads of this process wanted a CPU and had none: what takes several of them one after the other may be
+//! slow for that alone, though none of them is ever looked at closely.
+//!
+//! The kernel keeps a sum for each thread since its start, so readings of all of them are kept and compared.
+
+use crate::evidence::{self, CpuTime};
+use crate::pause::Pauses;
+use crate::{clock, slot};
+use std::collections::VecDeque;
+
+/// So many threads are read, and so many readings kept.
+const THREADS: usize = 256;
+const KEPT: usize = 64;
+/// The least time between two readings while something waits, and while nothing does.
+const CLOSE: u64 = 20_000_000;
+const LOOSE: u64 = 100_000_000;
+/// A reading may cost one such part of the time until the next.
+const CLOSE_PART: u64 = 200;
+const LOOSE_PART: u64 = 1_000;
+
+/// All threads at one moment, but the observer's own; by their ids.
+#[derive(Debug)]
+struct Reading {
+    at: u64,
+    threads: Vec<(u32, CpuTime)>,
+}
+
+/// The readings, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Shortage {
+    readings: VecDeque<Reading>,
+    /// Threads that have run something watched, at the last reading; by their ids.
+    serving: Vec<u32>,
+    /// What the last reading cost.
+    cost: u64,
+}
+
+impl Shortage {
+    /// Reads all threads if it is time to. Some 7 us a thread.
+    pub(crate) fn look(&mut self, now: u64, something_waits: bool) {
+        let (least, part) = if something_waits { (CLOSE, CLOSE_PART) } else { (LOOSE, LOOSE_PART) };
+        let due = |last: &Reading| now.saturating_sub(last.at) >= least.max(self.cost.saturating_mul(part));
+        if self.readings.back().is_none_or(due) {
+            self.read(now);
+        }
+    }
+
+    /// Reads all threads.
+    pub(crate) fn read(&mut self, now: u64) {
+        let (own, before) = (evidence::thread_id(), clock::thread_cpu());
+        let Some(mut ids) = evidence::threads() else { return };
+        ids.retain(|tid| Some(*tid) != own);
+        ids.sort_unstable();
+        let threads = ids.into_iter().take(THREADS).filter_map(|tid| Some((tid, evidence::cpu_time(tid)?))).collect();
+        self.add(now, threads, slot::all().filter_map(slot::Slot::tid).collect());
+        self.cost = clock::thread_cpu().zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
+    }
+
+    /// Takes in a reading, its threads in the order of their ids.
+    pub(crate) fn add(&mut self, at: u64, threads: Vec<(u32, CpuTime)>, mut serving: Vec<u32>) {
+        serving.sort_unstable();
+        self.serving = serving;
+        if self.readings.len() == KEPT {
+            self.readings.pop_front();
+        }
+        self.readings.push_back(Reading { at, threads });
+    }
+
+    /// For how much of the time since `since` one and the same thread wanted a CPU and had none, at most.
+    pub(crate) fn of_one(&self, since: u64, now: u64, stops: &Pauses) -> u64 {
+        self.lost(since, now, stops, |waits| waits.map(|(_, waited)| waited).max().unwrap_or(0))
+    }
+
+    /// The same of all threads together that run what is watched: what is handed from one to the next is late by no more.
+    pub(crate) fn of_all(&self, since: u64, now: u64, stops: &Pauses) -> u64 {
+        let serves = |tid: u32| self.serving.binary_search(&tid).is_ok();
+        self.lost(since, now, stops, |waits| {
+            waits.filter(|(tid, _)| serves(*tid)).fold(0, |sum: u64, (_, waited)| sum.saturating_add(waited))
+        })
+    }
+
+    /// Of the last reading alone: the longest wait of a thread that was over by then, since the one before.
+    pub(crate) fn longest_ended(&self) -> Option<u64> {
+        let before = self.readings.iter().rev().nth(1)?;
+        let ended = |(tid, time): &(u32, CpuTime)| Some(time.waited.saturating_sub(before.of(*tid)?.waited));
+        self.readings.back()?.threads.iter().filter_map(ended).max()
+    }
+
+    fn lost(
+        &self,
+        since: u64,
+        now: u64,
+        stops: &Pauses,
+        sum: impl Fn(&mut dyn Iterator<Item = (u32, u64)>) -> u64,
+    ) -> u64 {
+        let Some(last) = self.readings.back() else { return 0 };
+        let later = self.readings.partition_point(|reading| reading.at <= since);
+        let lost = self.readings.get(later.saturating_sub(1)).filter(|first| first.at < last.at).map_or(0, |first| {
+            let elapsed = (last.at - first.at).saturating_sub(stops.since(first.at));
+            let waited = |(tid, time): &(u32, CpuTime)| {
+                // A thread that is new has had all of it since.
+                let (before, elapsed) = match first.of(*tid) {
+                    Some(before) => (before, elapsed),
+                    None => (CpuTime { on_cpu: 0, waited: 0, runnable: false }, 0),
+                };
+                (*tid, time.without_cpu_since(&before, elapsed))
+            };
+            sum(&mut last.threads.iter().map(waited))
+        });
+        // Of the time since nobody knows yet: it is read soon.
+        let unread = now.saturating_sub(last.at.max(since));
+        lost.saturating_add(unread).min(now.saturating_sub(since))
+    }
+}
+
+impl Reading {
+    fn of(&self, tid: u32) -> Option<CpuTime> {
+        self.threads.binary_search_by_key(&tid, |(tid, _)| *tid).ok().map(|at| self.threads[at].1)
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn time(on_cpu: u64, waited: u64, runnable: bool) -> CpuTime {
+        CpuTime { on_cpu: on_cpu * MS, waited: waited * MS, runnable }
+    }
+
+    fn read(told: &[(u64, &[(u32, CpuTime)])]) -> Shortage {
+        let mut shortage = Shortage::default();
+        for (at, threads) in told {
+            shortage.add(at * MS, threads.to_vec(), vec![2, 1]);
+        }
+        shortage
+    }
+
+    #[test]
+    fn one_thread_can_be_late_by_its_own_waits_and_a_chain_by_those_of_all() {
+        let shortage = read(&[
+            (100, &[(1, time(0, 5, false)), (2, time(0, 0, false)), (3, time(0, 0, false))]),
+            (200, &[(1, time(10, 35, false)), (2, time(10, 20, false)), (3, time(10, 60, false))]),
+        ]);
+        let lost = |since: u64, now: u64| {
+            let (since, now, stops) = (since * MS, now * MS, &Pauses::default());
+            (shortage.of_one(since, now, stops) / MS, shortage.of_all(since, now, stops) / MS)
+        };
+        // The third runs nothing that is watched.
+        assert_eq!(lost(100, 200), (60, 50));
+        // What has not been read may all have been so, and it is never more than there was time.
+        assert_eq!(lost(100, 220), (80, 70));
+        assert_eq!(lost(170, 200), (30, 30));
+        assert_eq!(lost(205, 210), (5, 5));
+        assert_eq!(shortage.longest_ended(), Some(60 * MS));
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_counts_and_a_stop_is_none() {
+        let told = [(100, &[(1, time(0, 0, true))][..]), (400, &[(1, time(10, 0, true))])];
+        let (shortage, mut stops) = (read(&told), Pauses::default());
+        assert_eq!(shortage.of_one(100 * MS, 400 * MS, &stops), 280 * MS);
+        stops.add(110 * MS, 390 * MS);
+        assert_eq!(shortage.of_one(100 * MS, 400 * MS, &stops), 0);
+        assert_eq!(shortage.longest_ended(), Some(0));
+    }
+
+    #[test]
+    fn a_new_thread_has_waited_since_it_is_there_and_without_readings_nobody_has() {
+        let told = [(100, &[][..]), (200, &[(2, time(1, 40, false))])];
+        assert_eq!(read(&told).of_all(100 * MS, 200 * MS, &Pauses::default()), 40 * MS);
+        assert_eq!(Shortage::default().of_one(0, 100 * MS, &Pauses::default()), 0);
+        assert_eq!(Shortage::default().longest_ended(), None);
+    }
+
+    #[test]
+    fn readings_are_bounded_and_rare_where_nothing_waits() {
+        let mut shortage = Shortage::default();
+        for at in 1..=1_000 {
+            shortage.look(at * MS, false);
+        }
+        let read = shortage.readings.len();
+        assert!(read <= 10, "{read}");
+        for at in 0..1_000 {
+            shortage.add((1_000 + at) * MS, Vec::new(), Vec::new());
+        }
+        assert_eq!(shortage.readings.len(), KEPT);
+    }
+}
