@@ -158,8 +158,9 @@ impl Poller {
         let Some((first, at)) = self.first else {
             self.first = Some((time, now));
             self.last = self.first;
-            // Of a thread that wants the CPU one reading says nothing: it gets one more look.
-            self.waited = if time.runnable { now.saturating_sub(start) } else { 0 };
+            // One reading says nothing of the time before, not even of a thread that sleeps now: it may have come by its CPU
+            // at last, and have ended the poll in this very moment.
+            self.waited = now.saturating_sub(start);
             return;
         };
         let seen = now.saturating_sub(at).saturating_sub(stops.since(at));
@@ -277,7 +278,7 @@ mod tests {
     use crate::activity::Kind;
 
     #[test]
-    fn one_that_wants_the_cpu_gets_one_more_look_and_is_forgotten_when_unseen() {
+    fn one_gets_a_second_look_and_is_forgotten_when_unseen() {
         let mut pollers = Pollers::default();
         let activity = Activity::new(Kind::Poll, 3, 64_000_000);
         // The thread that asks is running.
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_sleeps_gets_none() {
+    fn one_that_sleeps_gets_no_third() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let sleeper = std::thread::spawn(move || {
@@ -326,11 +327,11 @@ mod tests {
             std::thread::yield_now();
         }
         let mut pollers = Pollers::default();
-        pollers.begin();
-        assert_eq!(
-            pollers.waited(1, Activity::new(Kind::Poll, 3, 64_000_000), tid, 94_000_000, &Pauses::default()),
-            Some(0)
-        );
+        let mut waited = |now| {
+            pollers.begin();
+            pollers.waited(1, Activity::new(Kind::Poll, 3, 64_000_000), tid, now, &Pauses::default())
+        };
+        assert_eq!([waited(94_000_000), waited(99_000_000)], [Some(30_000_000), Some(0)]);
         drop(stop);
         assert!(sleeper.join().is_ok());
     }

@@ -89,8 +89,7 @@ impl Watched {
         let executing: u64 = sample.ops.iter().filter(on_it).map(|op| op.executing).sum();
         let ask = Ask { calls, suspect: self.crowded >= CROWDED };
         let seen = self.sight.look(now, ask);
-        let lost = |since: u64| sample.shortage.of_one(since, now, &sample.stops);
-        let mut told = told(self.id, seen, &sample.pauses, now, lost);
+        let mut told = told(self.id, seen, sample, now);
         if seen.fresh.polled != self.probes {
             told.probe = told.probe.max(seen.fresh.last_wait);
         }
@@ -112,7 +111,8 @@ impl Watched {
             if !self.look_at_thread(frozen, known, &mut sample.pollers, &sample.stops, now, sample.long_poll_limit) {
                 // It may be any of those that have no CPU.
                 let lost = sample.shortage.of_one(known.since, now, &sample.stops);
-                known.since = known.since.saturating_add(lost).min(now);
+                let stopped = sample.stops.since(known.since);
+                known.since = known.since.saturating_add(lost).saturating_add(stopped).min(now);
             }
         }
         told
@@ -181,7 +181,8 @@ impl Watched {
     }
 }
 
-fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64, lost: impl Fn(u64) -> u64) -> RuntimeSample {
+fn told(id: runtime::Id, seen: &Seen, sample: &Sample, now: u64) -> RuntimeSample {
+    let Sample { pauses, stops, shortage, .. } = sample;
     // What is late for want of a CPU, or because the process was stopped, is late by so much less.
     let since = |at: u64| now.saturating_sub(at).saturating_sub(pauses.since(at));
     let beat = seen.heartbeat;
@@ -189,7 +190,8 @@ fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64, lost: impl Fn(u
     // Once one has come through, none that waits is known, too.
     let canary = seen.canary.worst.or(seen.canary.last_wait.map(|_| 0));
     // The thread that was to run it may have had no CPU, though the runtime had it to spare.
-    let without_cpu = |since: u64| pauses.since(since).max(lost(since));
+    let without_cpu = |since: u64| pauses.since(since).max(shortage.of_waking(since, now, stops));
+    let beat_without_cpu = |since: u64| pauses.since(since).max(shortage.of_one(since, now, stops));
     RuntimeSample {
         runtime: Some(id),
         current_thread: seen.may_be_undriven,
@@ -208,7 +210,7 @@ fn told(id: runtime::Id, seen: &Seen, pauses: &Pauses, now: u64, lost: impl Fn(u
             })
             .collect(),
         cap: seen.settings.max_blocking_threads.map(|cap| cap as u64),
-        beat_late: beat_late.map(|late| late.saturating_sub(without_cpu(now.saturating_sub(late)))),
+        beat_late: beat_late.map(|late| late.saturating_sub(beat_without_cpu(now.saturating_sub(late)))),
         canary: canary.map(|wait| wait.saturating_sub(without_cpu(now.saturating_sub(wait)))),
         canary_waits: seen
             .canary

@@ -3,7 +3,7 @@
 //!
 //! The kernel keeps a sum for each thread since its start, so readings of all of them are kept and compared.
 
-use crate::evidence::{self, CpuTime};
+use crate::evidence::{self, CpuTime, TIMER_TICK};
 use crate::pause::Pauses;
 use crate::{clock, slot};
 use std::collections::VecDeque;
@@ -23,6 +23,14 @@ const LOOSE_PART: u64 = 1_000;
 struct Reading {
     at: u64,
     threads: Vec<(u32, CpuTime)>,
+}
+
+/// How a thread has fared between two readings.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    tid: u32,
+    waited: u64,
+    on_cpu: u64,
 }
 
 /// The readings, oldest first.
@@ -68,31 +76,34 @@ impl Shortage {
 
     /// For how much of the time since `since` one and the same thread wanted a CPU and had none, at most.
     pub(crate) fn of_one(&self, since: u64, now: u64, stops: &Pauses) -> u64 {
-        self.lost(since, now, stops, |waits| waits.map(|(_, waited)| waited).max().unwrap_or(0))
+        self.lost(since, now, stops, |waits| waits.map(|wait| wait.waited).max().unwrap_or(0))
+    }
+
+    /// The same of a thread that has had none at all, so that it cannot have begun what it was woken for. Threads that take
+    /// the CPU from each other are none such.
+    pub(crate) fn of_waking(&self, since: u64, now: u64, stops: &Pauses) -> u64 {
+        let waking = |wait: &Wait| wait.on_cpu <= TIMER_TICK;
+        self.lost(since, now, stops, |waits| waits.filter(waking).map(|wait| wait.waited).max().unwrap_or(0))
     }
 
     /// The same of all threads together that run what is watched: what is handed from one to the next is late by no more.
     pub(crate) fn of_all(&self, since: u64, now: u64, stops: &Pauses) -> u64 {
         let serves = |tid: u32| self.serving.binary_search(&tid).is_ok();
         self.lost(since, now, stops, |waits| {
-            waits.filter(|(tid, _)| serves(*tid)).fold(0, |sum: u64, (_, waited)| sum.saturating_add(waited))
+            waits.filter(|wait| serves(wait.tid)).fold(0, |sum: u64, wait| sum.saturating_add(wait.waited))
         })
     }
 
-    /// Of the last reading alone: the longest wait of a thread that was over by then, since the one before.
-    pub(crate) fn longest_ended(&self) -> Option<u64> {
-        let before = self.readings.iter().rev().nth(1)?;
+    /// The longest that a thread had waited by the last reading, since one well before `since`: the reading next to that may
+    /// itself have been held up by what began then.
+    pub(crate) fn longest_ended(&self, since: u64) -> Option<u64> {
+        let earlier = self.readings.partition_point(|reading| reading.at <= since);
+        let before = self.readings.get(earlier.saturating_sub(2)).filter(|before| before.at <= since)?;
         let ended = |(tid, time): &(u32, CpuTime)| Some(time.waited.saturating_sub(before.of(*tid)?.waited));
         self.readings.back()?.threads.iter().filter_map(ended).max()
     }
 
-    fn lost(
-        &self,
-        since: u64,
-        now: u64,
-        stops: &Pauses,
-        sum: impl Fn(&mut dyn Iterator<Item = (u32, u64)>) -> u64,
-    ) -> u64 {
+    fn lost(&self, since: u64, now: u64, stops: &Pauses, sum: impl Fn(&mut dyn Iterator<Item = Wait>) -> u64) -> u64 {
         let Some(last) = self.readings.back() else { return 0 };
         let later = self.readings.partition_point(|reading| reading.at <= since);
         let lost = self.readings.get(later.saturating_sub(1)).filter(|first| first.at < last.at).map_or(0, |first| {
@@ -103,7 +114,8 @@ impl Shortage {
                     Some(before) => (before, elapsed),
                     None => (CpuTime { on_cpu: 0, waited: 0, runnable: false }, 0),
                 };
-                (*tid, time.without_cpu_since(&before, elapsed))
+                let on_cpu = time.on_cpu.saturating_sub(before.on_cpu);
+                Wait { tid: *tid, waited: time.without_cpu_since(&before, elapsed), on_cpu }
             };
             sum(&mut last.threads.iter().map(waited))
         });
@@ -153,7 +165,7 @@ mod tests {
         assert_eq!(lost(100, 220), (80, 70));
         assert_eq!(lost(170, 200), (30, 30));
         assert_eq!(lost(205, 210), (5, 5));
-        assert_eq!(shortage.longest_ended(), Some(60 * MS));
+        assert_eq!([150, 50].map(|since| shortage.longest_ended(since * MS)), [Some(60 * MS), None]);
     }
 
     #[test]
@@ -163,7 +175,16 @@ mod tests {
         assert_eq!(shortage.of_one(100 * MS, 400 * MS, &stops), 280 * MS);
         stops.add(110 * MS, 390 * MS);
         assert_eq!(shortage.of_one(100 * MS, 400 * MS, &stops), 0);
-        assert_eq!(shortage.longest_ended(), Some(0));
+        assert_eq!(shortage.longest_ended(400 * MS), Some(0));
+    }
+
+    #[test]
+    fn who_computes_meanwhile_was_not_to_be_woken() {
+        let lost = |on_cpu| {
+            let told = [(100, &[(1, time(0, 0, false))][..]), (200, &[(1, time(on_cpu, 80, false))])];
+            read(&told).of_waking(100 * MS, 200 * MS, &Pauses::default())
+        };
+        assert_eq!([lost(5), lost(15)], [80 * MS, 0]);
     }
 
     #[test]
@@ -171,7 +192,7 @@ mod tests {
         let told = [(100, &[][..]), (200, &[(2, time(1, 40, false))])];
         assert_eq!(read(&told).of_all(100 * MS, 200 * MS, &Pauses::default()), 40 * MS);
         assert_eq!(Shortage::default().of_one(0, 100 * MS, &Pauses::default()), 0);
-        assert_eq!(Shortage::default().longest_ended(), None);
+        assert_eq!(Shortage::default().longest_ended(0), None);
     }
 
     #[test]

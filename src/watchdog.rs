@@ -255,7 +255,7 @@ impl Watchdog {
             if stop.to - stop.from >= LATE {
                 self.sample.shortage.read(to);
             }
-            let wanted = self.sample.shortage.longest_ended();
+            let wanted = self.sample.shortage.longest_ended(stop.from);
             self.sample.stop = Some(Stop { major_faults: since(|process| process.major_faults), wanted, ..stop });
         }
     }

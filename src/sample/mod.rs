@@ -140,7 +140,7 @@ impl Sample {
         self.pollers.ended(now, stops, |over| {
             if let Ok(at) = ops.binary_search_by_key(&over.op, |sample| sample.site.index) {
                 let sample = &mut ops[at];
-                sample.without_cpu += over.waited;
+                sample.without_cpu = sample.without_cpu.max(over.waited);
                 sample.observed = true;
                 if now.saturating_sub(over.start) >= sample.long_poll_limit {
                     sample.ended_conduct = sample.ended_conduct.plus(over.conduct);
@@ -232,9 +232,9 @@ impl Sample {
         self.shortage.of_all(since, self.now, &self.stops)
     }
 
-    /// The same of what waits for a single thread.
-    pub(crate) fn lost_by_one(&self, since: u64) -> u64 {
-        self.shortage.of_one(since, self.now, &self.stops)
+    /// The same of what waits for a single thread to wake.
+    pub(crate) fn lost_by_waking(&self, since: u64) -> u64 {
+        self.shortage.of_waking(since, self.now, &self.stops)
     }
 
     /// The op at this place.

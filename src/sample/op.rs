@@ -40,7 +40,8 @@ pub(crate) struct OpSample {
     pub(crate) is_read: bool,
     /// How long its futures have been polled since the process started, where that was asked.
     pub(crate) poll_time: Option<u64>,
-    /// How long polls that have ended since the last look were ready to run and had no CPU.
+    /// How long of the polls that have ended since the last look one was ready to run and had no CPU, at most: not all of
+    /// them were looked at.
     pub(crate) without_cpu: u64,
     /// Of such polls at least one was looked at while it went on.
     pub(crate) observed: bool,
@@ -134,10 +135,11 @@ impl OpSample {
                 (*count, *time) = (0, 0);
             }
         };
-        excuse(&mut fresh.long_polls, &mut fresh.long_poll_time, self.long_poll_limit, self.without_cpu);
+        let without_cpu = self.without_cpu.saturating_mul(fresh.long_polls);
+        excuse(&mut fresh.long_polls, &mut fresh.long_poll_time, self.long_poll_limit, without_cpu);
         excuse(&mut fresh.late_polls, &mut fresh.late_poll_time, self.long_poll_limit, 0);
         let average = fresh.dominated_wait.checked_div(fresh.dominated).unwrap_or(0);
-        let lost = sample.lost_by_one(sample.previous.saturating_sub(average)).saturating_mul(fresh.dominated);
+        let lost = sample.lost_by_waking(sample.previous.saturating_sub(average)).saturating_mul(fresh.dominated);
         excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, lost);
         // What is handed out passes from one thread to the next, each of which may have had no CPU.
         let average = fresh.long_wait_time.checked_div(fresh.long_waits).unwrap_or(0);

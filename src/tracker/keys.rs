@@ -131,7 +131,9 @@ impl Tracker {
         }
         let on_it = |op: &OpSample| op.site.runtime == Some(id);
         let overdue = sample.overdue.iter().filter(|held| sample.op(held.op).is_some_and(on_it)).count();
-        let overdue = overdue.max(sample.in_poll.iter().filter(|runtime| **runtime == id).count());
+        // Workers are looked at a moment before polls are: one may have ended in between.
+        let in_poll = |runtimes: &[tokio::runtime::Id]| runtimes.iter().filter(|runtime| **runtime == id).count();
+        let overdue = overdue.max(in_poll(&sample.in_poll)).max(in_poll(&sample.was_in_poll));
         let stuck = runtime.frozen.iter().filter(|frozen| is_stuck(frozen, sample)).count();
         if !runtime.current_thread && stuck > overdue && !self.is_explained_elsewhere(id, sample) {
             keys.push(Key::Workers(id));
@@ -199,7 +201,7 @@ fn waits_too_long(op: &OpSample, sample: &Sample, is_known: bool) -> bool {
 /// given had no CPU.
 fn queued_too_long(op: &OpSample, sample: &Sample, is_known: bool) -> bool {
     let age = op.queued_age(sample.now);
-    let lost = || if is_known { 0 } else { sample.lost_by_one(sample.now.saturating_sub(age)) };
+    let lost = || if is_known { 0 } else { sample.lost_by_waking(sample.now.saturating_sub(age)) };
     age >= op.queue_wait_limit && age.saturating_sub(lost()) >= op.queue_wait_limit
 }
 

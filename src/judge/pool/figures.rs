@@ -1,6 +1,7 @@
 //! What follows from the figures of a pool at once.
 
 use super::Pool;
+use crate::conduct::Conduct;
 use crate::incident::Culprit;
 use std::time::Duration;
 
@@ -22,6 +23,15 @@ impl Pool {
         let without = self.without_cpu.part as f64 / self.without_cpu.of.max(1) as f64;
         // Of what was without a CPU all of the time nothing is left to tell by.
         self.cpu_share().map(|share| if without < 1.0 { (share / (1.0 - without)).min(1.0) } else { share })
+    }
+
+    /// Whether a thread that executes calls wanted a CPU nearly whenever it was looked at: what of its time it had none is
+    /// known less exactly than that.
+    pub(super) fn never_sleeps(&self) -> bool {
+        /// So many percent of the time are within the error of looking.
+        const SLEEPS: u64 = 10;
+        let Conduct { of, on_cpu, waited, .. } = self.conduct;
+        of > 0 && of.saturating_sub(on_cpu).saturating_sub(waited).saturating_mul(100) < of.saturating_mul(SLEEPS)
     }
 
     /// The most threads that watched calls have held at once lately.

@@ -316,7 +316,9 @@ impl Pool {
         }
         let (detail, action, advice) = match share {
             _ if among_themselves => (Some("cpu"), Action::BoundCpuPool, computes(op)),
-            Some(share) if share >= COMPUTES => (Some("cpu"), Action::BoundCpuPool, computes(op)),
+            Some(share) if share >= COMPUTES || share > WAITS && self.never_sleeps() => {
+                (Some("cpu"), Action::BoundCpuPool, computes(op))
+            }
             Some(share) if share <= WAITS && self.conduct.manner() == Some(Manner::Locked) => {
                 let advice = format!(
                     "The threads that execute `{op}` mostly wait for a lock, one for the other: hold it for a shorter time, or \

@@ -281,7 +281,7 @@ impl Timeline {
                 let took = poll.ends - poll.since;
                 op.poll_time = Some(op.poll_time.unwrap_or(0) + took);
                 op.observed |= poll.observed;
-                op.without_cpu += poll.waited + sample.stops.since(poll.since);
+                op.without_cpu = op.without_cpu.max(poll.waited + sample.stops.since(poll.since));
                 if took >= limit {
                     (op.counted.long_polls, op.counted.long_poll_time) =
                         (op.counted.long_polls + 1, op.counted.long_poll_time + took);
