@@ -20,6 +20,9 @@ pub(crate) struct Busy {
     usual: Option<u64>,
     /// How long they had been polled when the stop was over, and when that was told.
     at_stop: Option<(u64, u64)>,
+    /// How long a single one of its polls has been without a CPU since, at most: who is kept from running catches up with
+    /// nothing, and a burst is many polls.
+    lost: u64,
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -36,7 +39,7 @@ impl Busy {
             {
                 self.usual = Some(time.saturating_sub(before).saturating_mul(SECOND) / (now - at));
             }
-            self.at_stop = None;
+            (self.at_stop, self.lost) = (None, 0);
             return false;
         };
         // The next second begins afresh.
@@ -44,8 +47,12 @@ impl Busy {
         if since < SETTLED {
             return false;
         }
+        if self.at_stop.is_some() {
+            self.lost = self.lost.max(op.without_cpu);
+        }
         let (from, at) = *self.at_stop.get_or_insert((time, now));
-        let rate = time.saturating_sub(from).saturating_mul(SECOND) / now.saturating_sub(at).max(1);
+        let polled = time.saturating_sub(from).saturating_sub(self.lost);
+        let rate = polled.saturating_mul(SECOND) / now.saturating_sub(at).max(1);
         let much = |usual: u64| rate >= usual * TIMES && rate >= usual + SECOND / 100 * MORE;
         since >= AFTER && self.usual.is_some_and(much)
     }

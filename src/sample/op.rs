@@ -155,7 +155,9 @@ impl OpSample {
             return;
         }
         let forget = |count: &mut u64, time: &mut u64| {
-            if time.checked_div(*count).is_some_and(|average| average <= gap) {
+            // It may have begun right before the last look that there was.
+            let most = gap.saturating_add(self.long_poll_limit);
+            if time.checked_div(*count).is_some_and(|average| average <= most) {
                 (*count, *time) = (0, 0);
             }
         };

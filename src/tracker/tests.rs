@@ -8,7 +8,7 @@ use crate::cause::Cause;
 use crate::conduct::Conduct;
 use crate::lately::Share;
 use crate::pool_thread::OpThread;
-use crate::sample::{Held, OpSample, Site};
+use crate::sample::{Frozen, Held, OpSample, RuntimeSample, Site};
 use tokio::runtime;
 
 const MS: u64 = 1_000_000;
@@ -124,6 +124,36 @@ fn what_ended_in_a_late_look_is_told_in_the_next_unless_the_pause_explains_it() 
     time.pass(5);
     assert_eq!(time.told(), [("opened", Cause::LongPoll, "stuck")]);
     assert_eq!(time.changes[0].incident().delay.as_millis(), 400);
+}
+
+#[test]
+fn a_poll_that_ends_while_it_is_looked_at_leaves_no_stuck_worker_behind() {
+    let told = |ended_just_now: bool| {
+        let id = runtime_id();
+        let mut time = Timeline::new(vec![site(1, "poll", Some(id))]);
+        time.pass(1_000);
+        let frozen = vec![Frozen { worker: 0, since: 0, seen_since: 0, started: true, one_poll: None, conduct: None }];
+        time.sample.runtimes =
+            vec![RuntimeSample { runtime: Some(id), workers: 2, parked: 1, frozen, ..RuntimeSample::default() }];
+        time.sample.was_in_poll.extend(ended_just_now.then_some(id));
+        time.pass(5);
+        time.told()
+    };
+    assert_eq!(told(true), []);
+    assert_eq!(told(false), [("opened", Cause::LongPoll, "none")]);
+}
+
+#[test]
+fn of_several_polls_one_that_had_no_cpu_speaks_for_those_that_nobody_looked_at() {
+    let told = |without_cpu: u64| {
+        let mut time = Timeline::new(vec![site(1, "preempted", None)]);
+        time.pass(1_000);
+        (time.sample.ops[0].counted.long_polls, time.sample.ops[0].counted.long_poll_time) = (3, 600 * MS);
+        (time.sample.ops[0].without_cpu, time.sample.ops[0].observed) = (without_cpu * MS, true);
+        time.pass(5);
+        time.told().contains(&("opened", Cause::LongPoll, "preempted"))
+    };
+    assert_eq!([told(190), told(60)], [false, true]);
 }
 
 #[test]

@@ -52,3 +52,27 @@ impl Pool {
         Some(self.enough).filter(|&enough| enough > self.crowd.executing.recent())
     }
 }
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use crate::counted::Counted;
+    use crate::judge::pool::judge;
+    use crate::lately::Share;
+    use std::panic::Location;
+
+    #[test]
+    fn who_never_sleeps_computes_however_little_of_its_time_it_has_a_cpu() {
+        let detail = |waited| {
+            let counted =
+                Counted { started: 27, ended: 27, cpu: 300, cpu_known_execution: 1_000, ..Counted::default() };
+            let mut pool = Pool { counted, history: counted, cap: Some(4), executing: 4, cpus: 2, ..Pool::default() };
+            pool.crowd.executing.see(4);
+            (pool.without_cpu, pool.conduct) = (Share { part: 45, of: 100 }, Conduct::new(1_000, 300, waited, None));
+            let (op, location, oldest) = ("trace", Location::caller(), Duration::from_secs(1));
+            let holder = Culprit { op, location, role: "occupant", count: 4, oldest, share: None, stack: None };
+            judge(vec![holder], Vec::new(), &pool).0.detail
+        };
+        assert_eq!([detail(690), detail(400)], [Some("cpu"), Some("mixed")]);
+    }
+}

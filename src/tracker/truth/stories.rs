@@ -49,6 +49,9 @@ truths! {
     /// It goes on as before.
     skipped_ticks: burst(2) => PAUSED;
 
+    /// A single tick that gets no CPU takes as long.
+    starved_tick: starved_tick() => PAUSED;
+
     /// A long blocking job where it belongs, and small ones beside it.
     long_job: long_job(64) => Expected::healthy();
     /// The same on a single thread.
@@ -123,6 +126,21 @@ fn burst(ticks: usize) -> Timeline {
         time.pass(5);
     }
     time.pass(300);
+    time
+}
+
+fn starved_tick() -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(1);
+    let tick = time.op("tick", runtime);
+    for _ in 0..60 {
+        time.poll(runtime, tick, 4, Does::Computes);
+        time.pass(50);
+    }
+    time.stop(2_000);
+    time.pass(40);
+    time.poll(runtime, tick, 100, Does::HasNoCpu(95));
+    time.pass(500);
     time
 }
 
