@@ -21,8 +21,10 @@ pub(crate) struct Busy {
     /// How long they had been polled when the stop was over, and when that was told.
     at_stop: Option<(u64, u64)>,
     /// How long a single one of its polls has been without a CPU since, at most: who is kept from running catches up with
-    /// nothing, and a burst is many polls.
+    /// nothing, and a burst is many polls. One that was too long may have been so all of its time.
     lost: u64,
+    /// How many of its polls had been too long then, and for how long.
+    long_at_stop: (u64, u64),
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -47,8 +49,13 @@ impl Busy {
         if since < SETTLED {
             return false;
         }
+        let (long, long_time) = (op.counted.long_polls, op.counted.long_poll_time);
         if self.at_stop.is_some() {
-            self.lost = self.lost.max(op.without_cpu);
+            let (polls, time) =
+                (long.saturating_sub(self.long_at_stop.0), long_time.saturating_sub(self.long_at_stop.1));
+            self.lost = self.lost.max(op.without_cpu).max(time.checked_div(polls).unwrap_or(0));
+        } else {
+            self.long_at_stop = (long, long_time);
         }
         let (from, at) = *self.at_stop.get_or_insert((time, now));
         let polled = time.saturating_sub(from).saturating_sub(self.lost);

@@ -124,12 +124,14 @@ fn alike(a: &Incident, b: &Incident) -> bool {
     (a.cause, a.op, a.location, a.runtime) == (b.cause, b.op, b.location, b.runtime)
 }
 
-/// The diagnosis of what is [`worst`], with what all the incidents like it did to others: what the latest does may show only
-/// when it is over.
+/// The diagnosis of what is [`worst`], with what all the incidents like it did to others and how often they come: what the
+/// latest does may show only when it is over.
 pub(crate) fn answer(incidents: &[Arc<Incident>]) -> Option<Diagnosis> {
     let worst = worst(incidents)?;
     let mut answer = worst.diagnosis.clone();
-    for other in incidents.iter().filter(|other| !Arc::ptr_eq(other, worst) && alike(worst, other)) {
+    for other in incidents.iter().filter(|other| !Arc::ptr_eq(other, worst) && alike(worst, other)).rev() {
+        // One that came at another time does not hide that they come evenly.
+        answer.period = answer.period.or(other.diagnosis.period);
         for effect in &other.diagnosis.effects {
             if !answer.effects.contains(effect) {
                 answer.effects.push(*effect);

@@ -224,7 +224,8 @@ impl Sample {
             seen.workers > 0 && !seen.current_thread && seen.frozen.iter().all(others)
         };
         // It may be of a future that has moved on to another runtime than its first.
-        seen.is_some_and(none_stuck) && !self.runtimes.iter().any(|seen| self.has_stray(seen))
+        let elsewhere = || self.runtimes.iter().filter(|seen| seen.runtime != runtime);
+        seen.is_some_and(none_stuck) && !elsewhere().any(|seen| self.has_stray(seen))
     }
 
     /// How long what passes from one thread to the next may have been held up since `since` for want of a CPU.

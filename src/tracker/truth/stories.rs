@@ -50,7 +50,9 @@ truths! {
     skipped_ticks: burst(2) => PAUSED;
 
     /// A single tick that gets no CPU takes as long.
-    starved_tick: starved_tick() => PAUSED;
+    starved_tick: one_tick(95) => PAUSED;
+    /// Nobody knows what becomes of it, but it is one.
+    single_tick: one_tick(0) => PAUSED.meanwhile(&[LongPoll], &["tick"]);
 
     /// A long blocking job where it belongs, and small ones beside it.
     long_job: long_job(64) => Expected::healthy();
@@ -129,7 +131,7 @@ fn burst(ticks: usize) -> Timeline {
     time
 }
 
-fn starved_tick() -> Timeline {
+fn one_tick(without_cpu: u64) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(1);
     let tick = time.op("tick", runtime);
@@ -139,7 +141,7 @@ fn starved_tick() -> Timeline {
     }
     time.stop(2_000);
     time.pass(40);
-    time.poll(runtime, tick, 100, Does::HasNoCpu(95));
+    time.poll(runtime, tick, 100, Does::HasNoCpu(without_cpu));
     time.pass(500);
     time
 }
