@@ -191,7 +191,7 @@ fn told(id: runtime::Id, seen: &Seen, sample: &Sample, now: u64) -> RuntimeSampl
     let canary = seen.canary.worst.or(seen.canary.last_wait.map(|_| 0));
     // The thread that was to run it may have had no CPU, though the runtime had it to spare.
     let without_cpu = |since: u64| pauses.since(since).max(shortage.of_waking(since, now, stops));
-    let beat_without_cpu = |since: u64| pauses.since(since).max(shortage.of_one(since, now, stops));
+    let beat_without_cpu = |since: u64| pauses.since(since).max(shortage.of_one_as_read(since, stops));
     RuntimeSample {
         runtime: Some(id),
         current_thread: seen.may_be_undriven,

@@ -79,6 +79,12 @@ impl Shortage {
         self.lost(since, now, stops, |waits| waits.map(|wait| wait.waited).max().unwrap_or(0))
     }
 
+    /// The same as far as it has been read: where a delay is not to be explained away too easily.
+    pub(crate) fn of_one_as_read(&self, since: u64, stops: &Pauses) -> u64 {
+        let read = self.readings.back().map_or(0, |last| last.at);
+        self.of_one(since.min(read), read, stops)
+    }
+
     /// The same of a thread that has had none at all, so that it cannot have begun what it was woken for. Threads that take
     /// the CPU from each other are none such.
     pub(crate) fn of_waking(&self, since: u64, now: u64, stops: &Pauses) -> u64 {
@@ -161,6 +167,8 @@ mod tests {
         };
         // The third runs nothing that is watched.
         assert_eq!(lost(100, 200), (60, 50));
+        assert_eq!(shortage.of_one_as_read(100 * MS, &Pauses::default()), 60 * MS);
+        assert_eq!(shortage.of_one_as_read(205 * MS, &Pauses::default()), 0);
         // What has not been read may all have been so, and it is never more than there was time.
         assert_eq!(lost(100, 220), (80, 70));
         assert_eq!(lost(170, 200), (30, 30));
