@@ -21,6 +21,25 @@ pub struct Builder {
     pub(crate) zero: Option<&'static str>,
     pub(crate) sinks: Vec<Box<dyn Sink>>,
     pub(crate) handles: Vec<Handle>,
+    #[cfg(feature = "stacks")]
+    pub(crate) stacks: Stacks,
+}
+
+/// Whether the stacks of stuck threads are taken.
+#[cfg(feature = "stacks")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stacks {
+    /// None are.
+    #[default]
+    Off,
+    /// Those of threads that sleep in a system call: they are read from outside, and the thread does not notice.
+    Asleep,
+    /// Those of threads that keep computing as well: they are sent the signal SIGURG, whose handler copies the stack.
+    ///
+    /// A thread that falls asleep in the very moment in which it is signalled may find a sleep or a wait with a timeout
+    /// ended early, with `EINTR`.
+    WithSignals,
 }
 
 impl Default for Builder {
@@ -35,6 +54,8 @@ impl Default for Builder {
             zero: None,
             sinks: Vec::new(),
             handles: Vec::new(),
+            #[cfg(feature = "stacks")]
+            stacks: Stacks::Off,
         }
     }
 }
@@ -121,6 +142,18 @@ impl Builder {
             self.own_limits.len() - 1
         });
         &mut self.own_limits[at]
+    }
+
+    /// Has the stacks of threads taken that an incident is about. Default: [`Stacks::Off`].
+    ///
+    /// The verdict then says where in the code a thread is stuck, and what it waits for there: see
+    /// [`Incident::stacks`](crate::Incident::stacks) and [`Culprit::stack`](crate::Culprit::stack). They are taken by a thread
+    /// of their own, several over the time of a stall, and no more than 600 a minute. Where that is not possible
+    /// [`Incident::no_stack`](crate::Incident::no_stack) says why.
+    #[cfg(feature = "stacks")]
+    pub fn stacks(mut self, stacks: Stacks) -> Self {
+        self.stacks = stacks;
+        self
     }
 
     /// Adds a place for reports to go, beside the tracing spans. See [`Sink`].

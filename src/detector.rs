@@ -1,5 +1,7 @@
 //! The public handle of the detector.
 
+#[cfg(feature = "stacks")]
+use crate::builder::Stacks;
 use crate::builder::{Builder, StartError};
 use crate::clock::{self, nanos};
 use crate::defaults::{LONG_POLL_NANOS, QUEUE_WAIT_NANOS};
@@ -9,11 +11,15 @@ use crate::judge::table::{self, Scope};
 use crate::probe::errand::Errands;
 use crate::runtime::RuntimeSnapshot;
 use crate::runtimes::Watched;
+#[cfg(feature = "stacks")]
+use crate::sample::ObserverFigures;
 use crate::sink::Sink;
 use crate::sink::channel::{Subscribers, Subscription};
 use crate::sink::line::Line;
 use crate::sink::spans::Spans;
 use crate::snapshot::{ObserverSnapshot, Snapshot};
+#[cfg(feature = "stacks")]
+use crate::stacks::{Reader, ThreadDump};
 use crate::watchdog::{self, Pace, Shared};
 use crate::{judge, op};
 use std::sync::atomic::Ordering;
@@ -72,6 +78,16 @@ fn start_threads(sinks: Vec<Box<dyn Sink>>, shared: &Arc<Shared>, pace: Pace) ->
     thread::Builder::new().name("starvation".to_owned()).spawn(move || watchdog::run(&shared, pace))
 }
 
+/// Starts the thread that takes stacks, if they are to be taken.
+#[cfg(feature = "stacks")]
+fn reader_of(stacks: Stacks, figures: &Arc<ObserverFigures>) -> io::Result<Option<Reader>> {
+    match stacks {
+        Stacks::Off => Ok(None),
+        Stacks::Asleep => Reader::start(false, Arc::clone(figures)).map(Some),
+        Stacks::WithSignals => Reader::start(true, Arc::clone(figures)).map(Some),
+    }
+}
+
 /// Gives the process's place for a detector back.
 struct Place;
 
@@ -119,7 +135,13 @@ impl Detector {
         };
         op::set_limits(general[0], general[1], builder.own_limits);
 
-        let shared = Arc::new(Shared::default());
+        let shared = Shared::default();
+        #[cfg(feature = "stacks")]
+        let shared = {
+            let stacks = reader_of(builder.stacks, &shared.figures).map_err(StartError::Thread)?;
+            Shared { stacks, ..shared }
+        };
+        let shared = Arc::new(shared);
         let subscribers = Subscribers::default();
         builder.sinks.push(Box::new(Spans::new()));
         builder.sinks.push(Box::new(subscribers.courier(Arc::clone(&shared.figures))));
@@ -234,6 +256,40 @@ impl Detector {
         verdict.told(judge::nanos(facts.elapsed()), suspects, phases)
     }
 
+    /// The stacks of all watched threads as they are now, those at the same place together: a thread dump. Watched are the
+    /// workers and pool threads of attached runtimes that have shown themselves, and every thread that has run anything
+    /// wrapped.
+    ///
+    /// # Errors
+    ///
+    /// [`StacksError`], which says what to do.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use starvation::{Detector, Stacks, instrument_blocking};
+    ///
+    /// let detector = Detector::builder().stacks(Stacks::Asleep).start()?;
+    /// instrument_blocking("load", || ()).await?;
+    /// println!("{}", instrument_blocking("dump", move || detector.stacks()).await??);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Performance
+    ///
+    /// Waits for the thread that takes them: some 50 us a thread, 4 ms for one that computes, and up to a second the first
+    /// time, when the program's tables of names are read. So in async code call it in a blocking call.
+    #[cfg(feature = "stacks")]
+    pub fn stacks(&self) -> Result<ThreadDump, StacksError> {
+        /// As long as the dump of a thousand threads may take that all refuse to answer.
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let reader = self.shared.stacks.as_ref().ok_or(StacksError::NotAskedFor)?;
+        reader.dump(PATIENCE).ok_or(StacksError::NoAnswer)
+    }
+
     /// A receiver of all incident changes from now on.
     pub fn subscribe(&self) -> Subscription {
         self.subscribers.add()
@@ -279,6 +335,34 @@ impl Drop for Detector {
         drop(Place);
     }
 }
+
+/// Why there is no thread dump.
+#[cfg(feature = "stacks")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StacksError {
+    /// The detector was not started with [`Builder::stacks`].
+    NotAskedFor,
+    /// The thread that takes stacks did not answer within 30 s.
+    NoAnswer,
+}
+
+#[cfg(feature = "stacks")]
+impl fmt::Display for StacksError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAskedFor => {
+                "stacks are off: start the detector with `Builder::stacks(Stacks::Asleep)` or `WithSignals`"
+            }
+            Self::NoAnswer => {
+                "the thread that takes stacks did not answer within 30 s: it has no CPU, or the process is stopped"
+            }
+        })
+    }
+}
+
+#[cfg(feature = "stacks")]
+impl std::error::Error for StacksError {}
 
 /// Why a runtime was not attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

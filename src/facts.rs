@@ -10,11 +10,13 @@ use crate::lately::{Lately, Peak, Plus, Share};
 use crate::replay::{Growth, Level, Replay};
 use crate::sample::{Excused, Machine, OpSample, RuntimeSample, Sample, Site, Stop};
 use crate::trips::Trips;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use tokio::runtime;
 
 /// So many pools are remembered whatever they do.
 const POOLS: usize = 64;
+/// So many stops are remembered, to tell whether they come evenly.
+const STOPS: usize = 32;
 /// So many calls are its first.
 const EARLY: u64 = 24;
 
@@ -101,6 +103,8 @@ pub(crate) struct Facts {
     pub(crate) stopped: Lately<u64>,
     paused_sum: u64,
     pub(crate) last_stop: Option<Stop>,
+    /// From when to when the last ones lasted: an episode can have many.
+    pub(crate) stops: VecDeque<(u64, u64)>,
     /// An op whose calls were executing all through that stop.
     pub(crate) coincides: Option<Site>,
     /// An op that makes up at once for what it missed in that stop.
@@ -114,6 +118,15 @@ impl Facts {
     pub(crate) fn new(started: u64, window: u64) -> Self {
         let stretch = (window / 2).max(1);
         Self { now: started, stretch, since: started, since_before: started, cpus: 1, ..Self::default() }
+    }
+
+    /// Whether threads of this process have wanted a CPU lately and had none, or it has not run at all: then what a thread does
+    /// that nobody saw may be nothing.
+    pub(crate) fn is_short_of_cpu(&self) -> bool {
+        /// So many percent of the time.
+        const SHORT: u64 = 5;
+        let lost = Share { part: self.paused.recent(), of: self.elapsed() };
+        self.excused.recent().count > 0 || lost.is_at_least(SHORT)
     }
 
     /// Takes in a look. `fresh` is what each op of it has counted since the one before.
@@ -131,6 +144,10 @@ impl Facts {
         if let Some(stop) = sample.stop {
             self.stopped.add(stop.to - stop.from);
             self.last_stop = Some(stop);
+            if stop.to - stop.from >= sample.queue_wait_limit {
+                self.stops.truncate(STOPS - 1);
+                self.stops.push_front((stop.from, stop.to));
+            }
             self.burst = None;
             self.coincides = coincides(sample, fresh, stop);
         }

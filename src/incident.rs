@@ -1,6 +1,7 @@
 //! What a report says: one episode of starvation, from opened to closed.
 
 use crate::cause::{Action, Cause, Effect, Ruling};
+use crate::stacks::StackGroup;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,13 @@ pub struct Incident {
     /// while other workers took all that there was to do is so. Not part of the JSON.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub harmless: bool,
+    /// The stacks of the threads that it is about, those that most have in common first; empty where none were asked for
+    /// with [`Builder::stacks`](crate::Builder::stacks). Not part of the JSON: there the culprits have theirs in short.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub stacks: Arc<[StackGroup]>,
+    /// Why no stack could be taken, where stacks were asked for. Not part of the JSON.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub no_stack: Option<&'static str>,
     /// Who is at fault and who waits.
     pub diagnosis: Diagnosis,
 }
@@ -145,7 +153,8 @@ pub struct Culprit {
     pub oldest: Duration,
     /// Its share of the threads that watched ops hold, from 0 to 1; `None` where that is no question.
     pub share: Option<f64>,
-    /// Where in its code it is, the innermost frame first; `None` where no stack was taken.
+    /// Where in its code it is: the function that it has called, and those of yours around it, the innermost first, as
+    /// `function (file:line)`. `None` where no stack was taken. The whole stacks are in [`Incident::stacks`].
     pub stack: Option<Vec<String>>,
 }
 

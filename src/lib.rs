@@ -85,6 +85,7 @@ mod episode;
 mod evidence;
 mod facts;
 mod figures;
+mod frame;
 mod future;
 mod gap;
 mod hooks;
@@ -94,6 +95,7 @@ mod judge;
 mod lately;
 mod ledger;
 mod op;
+mod owner;
 mod parity;
 mod pause;
 mod poller;
@@ -111,6 +113,9 @@ mod sight;
 mod sink;
 mod slot;
 mod snapshot;
+#[cfg(feature = "stacks")]
+mod stack;
+mod stacks;
 mod starved;
 mod sync;
 mod threads;
@@ -124,12 +129,17 @@ mod watchdog;
 mod wire;
 
 pub use blocking::{BlockingCall, TimedCall, instrument_blocking, instrument_blocking_on};
+#[cfg(feature = "stacks")]
+pub use builder::Stacks;
 pub use builder::{Builder, StartError};
 pub use cause::{Action, Cause, Effect, Ruling};
 pub use defaults::{
     DEFAULT_LONG_POLL, DEFAULT_QUEUE_WAIT, DEFAULT_TICK, DEFAULT_WARM_UP, DEFAULT_WARNING_INTERVAL, DEFAULT_WINDOW,
 };
+#[cfg(feature = "stacks")]
+pub use detector::StacksError;
 pub use detector::{AttachError, Detector};
+pub use frame::{Frame, FrameKind, StackTrace};
 pub use future::{Instrumented, Timing, instrument_future};
 pub use hooks::hooks;
 pub use incident::{Advice, Culprit, Diagnosis, Incident, IncidentChange, Phases, State, Suspect, Victim};
@@ -139,6 +149,11 @@ pub use runtime::RuntimeSnapshot;
 pub use sink::channel::Subscription;
 pub use sink::{SINK_CAPACITY, Sink};
 pub use snapshot::{Distribution, ObserverSnapshot, OpSnapshot, Outcomes, Snapshot};
+#[cfg(feature = "stacks")]
+pub use stack::CannotCapture;
+pub use stacks::{StackBranch, StackGroup};
+#[cfg(feature = "stacks")]
+pub use stacks::{ThreadDump, ThreadGroup, ThreadRole, WatchedThread};
 pub use timing::{CallTiming, Outcome};
 pub use wait::{InstrumentedWait, instrument_wait};
 

@@ -50,6 +50,11 @@ impl fmt::Display for Diagnosis {
             let effects: Vec<_> = self.effects.iter().map(|effect| effect.name()).collect();
             writeln!(f, "Effects: {}.", effects.join(", "))?;
         }
+        for culprit in &self.culprits {
+            if let Some(stack) = &culprit.stack {
+                writeln!(f, "Where `{}` is: {}.", culprit.op, stack.join(", called by "))?;
+            }
+        }
         if let Some(phases) = &self.phases {
             writeln!(f, "Where the time of calls went: {phases}.")?;
         }

@@ -171,7 +171,9 @@ impl Watched {
             }
             known.one_poll = Some(known_since.1);
         }
-        let Some(tid) = thread.tid else { return false };
+        let Some(whom) = thread.whom else { return false };
+        let tid = whom.tid;
+        known.whom = Some(whom);
         // An activity of no op, in a place where no slot is.
         let (place, activity) = (tid as usize, Activity::new(Kind::Poll, 0, frozen.since));
         let without_cpu = pollers.waited(place, activity, Some(tid), now, stops);
@@ -207,6 +209,7 @@ fn told(id: runtime::Id, seen: &Seen, sample: &Sample, now: u64) -> RuntimeSampl
                 started: frozen.started,
                 one_poll: None,
                 conduct: None,
+                whom: None,
             })
             .collect(),
         cap: seen.settings.max_blocking_threads.map(|cap| cap as u64),

@@ -11,11 +11,11 @@
 //! 3. Slots are never freed: their number is the largest number of such threads that there ever was at once.
 
 use crate::activity::{Activity, Kind, MAX_OPS, UNIT_SHIFT};
-use crate::evidence;
 use crate::figures::PollFigures;
+use crate::owner::{Owner, Whom};
 use crate::sync::{AtomicU64, Ordering};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 /// How many nested activities are told apart. Deeper ones count for the eighth.
 pub(crate) const DEPTH: usize = 8;
@@ -62,8 +62,7 @@ pub(crate) struct Slot {
     frames: Frames,
     /// The poll figures of this thread by op, in two steps so that an op that never polls here costs a pointer.
     figures: [AtomicPtr<Shards>; MAX_OPS / SHARDS],
-    /// The owner's thread id as the system calls it; 0 where it does not tell.
-    tid: AtomicU32,
+    owner: Owner,
     /// Up to when an activity inside the open ones has been reported, as [`Own::blame`] tells it the observer.
     blamed: AtomicU64,
     /// When something watched was last polled here with another waker than that of the watched future around it.
@@ -94,7 +93,7 @@ impl Slot {
             let slot = Box::leak(Box::new(Self {
                 frames: Frames::new(),
                 figures: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
-                tid: AtomicU32::new(0),
+                owner: Owner::new(),
                 blamed: AtomicU64::new(0),
                 by_hand: AtomicU64::new(0),
                 claimed: AtomicBool::new(true),
@@ -113,8 +112,7 @@ impl Slot {
                 }
             }
         });
-        // Relaxed: a figure. Should the observer meet the last owner's, it asks after a thread that is gone.
-        slot.tid.store(evidence::thread_id().unwrap_or(0), Ordering::Relaxed);
+        slot.owner.enter();
         slot
     }
 
@@ -124,6 +122,7 @@ impl Slot {
             self.frames.clear(depth);
         }
         self.blamed.store(0, Ordering::Relaxed);
+        self.owner.leave();
         // Release: pairs with the Acquire of `claim`.
         self.claimed.store(false, Ordering::Release);
     }
@@ -148,10 +147,12 @@ impl Slot {
 
     /// The owner's thread id as the system calls it.
     pub(crate) fn tid(&self) -> Option<u32> {
-        match self.tid.load(std::sync::atomic::Ordering::Relaxed) {
-            0 => None,
-            tid => Some(tid),
-        }
+        self.owner.tid()
+    }
+
+    /// The owner, to be asked after later.
+    pub(crate) fn whom(&'static self) -> Option<Whom> {
+        self.owner.whom()
     }
 
     /// The poll figures of an op on this thread, for a reader.

@@ -149,6 +149,13 @@ pub struct ObserverSnapshot {
     pub muted_incidents: u64,
     /// Looks that found an episode and could not open it because too many were open.
     pub unopened_incidents: u64,
+    /// Stacks of threads that were taken, those that could not be, and those that were left out because so many had been
+    /// lately.
+    pub stacks_taken: u64,
+    /// See [`stacks_taken`](Self::stacks_taken).
+    pub stacks_refused: u64,
+    /// See [`stacks_taken`](Self::stacks_taken).
+    pub stacks_left_out: u64,
     /// Look-ups of ops that found no place: more than 4,095 ops, counted together as one.
     pub overflowed_ops: u64,
 }
@@ -360,6 +367,9 @@ impl ObserverSnapshot {
             failed_reports: read(&figures.failed_reports),
             muted_incidents: read(&figures.muted),
             unopened_incidents: read(&figures.unopened),
+            stacks_taken: read(&figures.stacks_taken),
+            stacks_refused: read(&figures.stacks_refused),
+            stacks_left_out: read(&figures.stacks_left_out),
             overflowed_ops: op::overflowed(),
         }
     }
@@ -376,6 +386,9 @@ impl ObserverSnapshot {
             failed_reports: self.failed_reports.saturating_sub(before.failed_reports),
             muted_incidents: self.muted_incidents.saturating_sub(before.muted_incidents),
             unopened_incidents: self.unopened_incidents.saturating_sub(before.unopened_incidents),
+            stacks_taken: self.stacks_taken.saturating_sub(before.stacks_taken),
+            stacks_refused: self.stacks_refused.saturating_sub(before.stacks_refused),
+            stacks_left_out: self.stacks_left_out.saturating_sub(before.stacks_left_out),
             overflowed_ops: self.overflowed_ops.saturating_sub(before.overflowed_ops),
         }
     }

@@ -8,9 +8,10 @@
 //!    for those of one.
 //! 3. Places are never freed: their number is the largest number of such threads that there ever was at once.
 
-use crate::{clock, evidence, op, sync};
+use crate::owner::{Owner, Whom};
+use crate::{clock, op, sync};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// What a thread is to its runtime. A thread can change: one that takes over a worker's work while that is inside
@@ -43,7 +44,7 @@ pub(crate) struct Settings {
 /// A thread of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Thread {
-    pub(crate) tid: Option<u32>,
+    pub(crate) whom: Option<Whom>,
     pub(crate) role: Role,
     /// The runtime's callbacks tell when it parks.
     pub(crate) hooked: bool,
@@ -54,6 +55,13 @@ pub(crate) struct Thread {
     pub(crate) number: Option<u64>,
     /// How many polls of tasks it has begun, where the runtime's callbacks tell.
     pub(crate) polls: Option<u64>,
+}
+
+impl Thread {
+    /// Its id as the system calls it.
+    pub(crate) fn tid(&self) -> Option<u32> {
+        self.whom.map(|whom| whom.tid)
+    }
 }
 
 /// Lets a reader that waits for nobody tell whether what it has read belongs together.
@@ -97,7 +105,7 @@ struct Place {
     claimed: AtomicBool,
     hooked: AtomicBool,
     role: AtomicU8,
-    tid: AtomicU32,
+    owner: Owner,
     turn: Turn,
     /// The runtime's number; 0 for none.
     runtime: AtomicU64,
@@ -132,7 +140,7 @@ impl Place {
                 claimed: AtomicBool::new(true),
                 hooked: AtomicBool::new(false),
                 role: AtomicU8::new(0),
-                tid: AtomicU32::new(0),
+                owner: Owner::new(),
                 turn: Turn::new(),
                 runtime,
                 active_since,
@@ -152,7 +160,7 @@ impl Place {
             place
         });
         place.turn.write(|| {
-            place.tid.store(evidence::thread_id().unwrap_or(0), Ordering::Relaxed);
+            place.owner.enter();
             place.number.store(own_number(), Ordering::Relaxed);
         });
         place
@@ -162,7 +170,7 @@ impl Place {
         self.turn.write(|| {
             self.forget();
             self.number.store(0, Ordering::Relaxed);
-            self.tid.store(0, Ordering::Relaxed);
+            self.owner.leave();
         });
         // Release: pairs with the Acquire of `claim`.
         self.claimed.store(false, Ordering::Release);
@@ -177,10 +185,10 @@ impl Place {
         self.role.store(Role::Unknown as u8, Ordering::Relaxed);
     }
 
-    fn thread(&self) -> Thread {
+    fn thread(&'static self) -> Thread {
         let nonzero = |figure: &AtomicU64| Some(figure.load(Ordering::Relaxed)).filter(|&figure| figure > 0);
         Thread {
-            tid: Some(self.tid.load(Ordering::Relaxed)).filter(|&tid| tid > 0),
+            whom: self.owner.whom(),
             role: Role::from_number(self.role.load(Ordering::Relaxed)),
             hooked: self.hooked.load(Ordering::Relaxed),
             active_since: nonzero(&self.active_since),
@@ -261,8 +269,14 @@ pub(crate) fn learn(runtime: Option<u64>, role: Role) -> Option<u32> {
                 place.role.store(role as u8, Ordering::Relaxed);
             });
         }
-        known.tid
+        known.tid()
     })
+}
+
+/// All threads that are known.
+#[cfg(feature = "stacks")]
+pub(crate) fn all() -> impl Iterator<Item = Thread> {
+    places().filter_map(|place| place.turn.read(|| place.thread()))
 }
 
 /// The threads of a runtime that are known.

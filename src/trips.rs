@@ -42,7 +42,7 @@ impl Counter {
         let elapsed = now - self.counted_at;
         self.counted_at = now;
         let own = runtime.into_iter().flat_map(threads::threads);
-        let of_pool = own.filter(|thread| thread.role == Role::Pool).filter_map(|thread| thread.tid);
+        let of_pool = own.filter(|thread| thread.role == Role::Pool).filter_map(|thread| thread.tid());
         let last = std::mem::take(&mut self.last);
         self.last = of_pool.take(THREADS).filter_map(|tid| Some((tid, slept(tid)?))).collect();
         let fresh = self.last.iter().filter_map(|(tid, now)| {

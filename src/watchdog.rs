@@ -13,6 +13,8 @@ use crate::rouse;
 use crate::runtimes::Watched;
 use crate::sample::{Machine, ObserverFigures, RuntimeSample, Sample, Stop};
 use crate::sink::line::Line;
+#[cfg(feature = "stacks")]
+use crate::stacks::{Asks, Reader};
 use crate::tracker::Tracker;
 use crossbeam_queue::SegQueue;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,6 +74,9 @@ pub(crate) struct Shared {
     pub(crate) gone_runtimes: SegQueue<runtime::Id>,
     /// Those that have shut down.
     pub(crate) ended_runtimes: SegQueue<runtime::Id>,
+    /// Takes stacks, if they were asked for.
+    #[cfg(feature = "stacks")]
+    pub(crate) stacks: Option<Reader>,
 }
 
 /// Watches until told to stop. To be run on a thread of its own.
@@ -97,6 +102,8 @@ pub(crate) fn run(shared: &Shared, pace: Pace) {
         witness: Witness::default(),
         baseline: Baseline::default(),
         process: None,
+        #[cfg(feature = "stacks")]
+        asks: Asks::default(),
     };
     rouse::register(Some(thread::current()));
     // What is counted from here on is this detector's; the calibration comes second, since it takes a while.
@@ -175,6 +182,8 @@ struct Watchdog {
     looked_cpu: Option<u64>,
     /// How long this thread had waited for a CPU since its start, when that was last asked.
     waited: Option<u64>,
+    #[cfg(feature = "stacks")]
+    asks: Asks,
 }
 
 impl Watchdog {
@@ -197,6 +206,7 @@ impl Watchdog {
         // What begins right after a look is seen before it is overdue by more than a tick.
         let idle = self.pace.shortest_limit.saturating_add(self.pace.tick).min(LONGEST_SLEEP).max(self.pace.tick);
         let due = from.saturating_add(if busy { self.pace.tick } else { idle });
+        self.sample.meant_to_sleep = due - from;
         let mut now = from;
         while now < due {
             // Acquire: pairs with the Release of the detector's drop, which then unparks.
@@ -261,8 +271,10 @@ impl Watchdog {
     }
 
     /// Sleeps until something begins, or for long.
-    fn sleep_deeply(&self, shared: &Shared) -> Option<(u64, bool)> {
-        let until = Instant::now() + if self.runtimes.is_empty() { STIRS_EVERY } else { GLANCES_EVERY };
+    fn sleep_deeply(&mut self, shared: &Shared) -> Option<(u64, bool)> {
+        let at_most = if self.runtimes.is_empty() { STIRS_EVERY } else { GLANCES_EVERY };
+        self.sample.meant_to_sleep = clock::nanos(at_most);
+        let until = Instant::now() + at_most;
         // Acquire: as in `sleep`.
         while !shared.stop.load(Ordering::Acquire) {
             let left = until.saturating_duration_since(Instant::now());
@@ -286,7 +298,11 @@ impl Watchdog {
         let stopped = self.sample.stops.since(now.saturating_sub(AFTERMATH)) > 0;
         self.sample.asks_poll_time = stopped || self.sample.machine.is_some();
         self.sample.take(now, late);
+        #[cfg(feature = "stacks")]
+        self.take_stacks(shared);
         let changes = self.tracker.look(&self.sample);
+        #[cfg(feature = "stacks")]
+        self.ask_for_stacks(shared, now);
         self.report(shared, &changes);
         self.looks += 1;
         self.sample.stop = None;
@@ -323,6 +339,22 @@ impl Watchdog {
                 !ended
             });
         }
+    }
+
+    /// Takes over the stacks that have come.
+    #[cfg(feature = "stacks")]
+    fn take_stacks(&mut self, shared: &Shared) {
+        self.sample.stacks.clear();
+        self.sample.stacks.extend(shared.stacks.iter().flat_map(|stacks| std::iter::from_fn(|| stacks.pop())));
+    }
+
+    /// Has the stacks of threads taken that the open incidents are about.
+    #[cfg(feature = "stacks")]
+    fn ask_for_stacks(&mut self, shared: &Shared, now: u64) {
+        let Some(stacks) = shared.stacks.as_ref().filter(|_| self.tracker.is_open()) else { return };
+        let before = self.asks.left_out;
+        self.asks.due(self.tracker.stuck(&self.sample), now).into_iter().for_each(|stuck| stacks.ask(stuck));
+        stacks.left_out(self.asks.left_out - before);
     }
 
     /// Asks the kernel about the process and the machine, once in a while.

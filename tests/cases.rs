@@ -143,7 +143,14 @@ fn the_matrix_counts_and_refuses_what_it_does_not_understand() {
     let _quiet = CPUS.write().unwrap_or_else(PoisonError::into_inner);
     let output = doctor(&["--matrix", "--repeat", "2", "long_job"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("right 2, undetermined 0, missed 0, wrong 0, failed 0"), "{text}");
+    // The machine may well stop the process in the middle of it, which is then said.
+    let counts = text.lines().find(|line| line.starts_with("right ")).unwrap();
+    let count = |what: &str| {
+        let found = counts.split(", ").find_map(|part| part.strip_prefix(what)?.trim().parse::<u64>().ok());
+        found.unwrap_or_else(|| panic!("{what}: {counts}"))
+    };
+    assert_eq!(count("right") + count("undetermined"), 2, "{text}");
+    assert_eq!(count("incomplete") + count("missed") + count("wrong") + count("failed"), 0, "{text}");
     assert!(output.status.success(), "{text}");
     for args in [&["--matrix", "--repeat"][..], &["--matrix", "no_such_case"], &["no_such_case"], &[]] {
         let output = doctor(args).output().unwrap();
@@ -169,12 +176,19 @@ fn the_soak_serves_and_counts_for_as_long_as_it_is_told() {
 /// Shared by calm cases; the others hold it alone.
 static CPUS: RwLock<()> = RwLock::new(());
 
-/// What the detector says of a case must be right, unless one of the lists says otherwise. It is never wrong; not to know
-/// is right enough once, for a machine that others use may hide a fault.
+/// So often a case is run in which something is not known: a machine that others use may hide it.
+const RUNS: usize = 3;
+
+/// What the detector says of a case must be right, unless one of the lists says otherwise. It is never wrong; not to know, or
+/// not to say all, is right enough once and again, but not each time.
 fn check(name: &str) {
-    let mut result = run(name);
     let is = |result: &Value, verdict: &str| result["right"] == verdict;
-    if is(&result, "undetermined") && !MAY_NOT_KNOW.contains(&name) {
+    let mut result = run(name);
+    for _ in 1..RUNS {
+        let lacks = is(&result, "undetermined") || is(&result, "incomplete");
+        if !lacks || MAY_NOT_KNOW.contains(&name) {
+            break;
+        }
         result = run(name);
     }
     let fine = is(&result, "right") || MAY_NOT_KNOW.contains(&name) && !is(&result, "wrong");

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// The modules from the bottom up. What stands in a directory belongs to the module of its name.
 const LAYERS: [&[&str]; 10] = [
-    &["clock", "sync", "wire", "defaults", "evidence", "rouse"],
-    &["activity", "age", "figures", "waits", "slot", "op"],
+    &["clock", "sync", "wire", "defaults", "evidence", "frame", "stack", "rouse"],
+    &["activity", "age", "owner", "figures", "waits", "slot", "op"],
     &["timing", "gap", "ledger", "scope", "trace", "call"],
     &["blocking", "future", "wait", "job", "runtime", "threads", "hooks", "parity", "probe", "sight"],
     &[
@@ -16,6 +16,7 @@ const LAYERS: [&[&str]; 10] = [
         "conduct",
         "counted",
         "pause",
+        "stacks",
         "starved",
         "shortage",
         "trips",

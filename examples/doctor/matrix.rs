@@ -186,9 +186,11 @@ impl Tally {
             println!("\naccused falsely, on the way or in an incident of its own");
             self.early.iter().for_each(|early| println!("  {early}"));
         }
-        let [right, undetermined, missed, wrong, failed] =
-            ["right", "undetermined", "missed", "wrong", "failed"].map(|verdict| self.of(verdict));
-        println!("\nright {right}, undetermined {undetermined}, missed {missed}, wrong {wrong}, failed {failed}");
-        println!("faults counted, wrong ones double: {}", undetermined + missed + 2 * wrong);
+        let [right, incomplete, undetermined, missed, wrong, failed] =
+            ["right", "incomplete", "undetermined", "missed", "wrong", "failed"].map(|verdict| self.of(verdict));
+        println!(
+            "\nright {right}, incomplete {incomplete}, undetermined {undetermined}, missed {missed}, wrong {wrong}, failed {failed}"
+        );
+        println!("faults counted, wrong ones double: {}", incomplete + undetermined + missed + 2 * wrong);
     }
 }

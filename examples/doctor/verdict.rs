@@ -23,6 +23,8 @@ const CONVICTIONS: [&str; 9] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Right,
+    /// What it says is right, and something is not said: an effect, a period, a victim, a second incident.
+    Incomplete,
     /// It says that it does not know.
     Undetermined,
     /// It says that nothing is wrong, and something is.
@@ -34,6 +36,7 @@ impl Verdict {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Right => "right",
+            Self::Incomplete => "incomplete",
             Self::Undetermined => "undetermined",
             Self::Missed => "missed",
             Self::Wrong => "wrong",
@@ -116,12 +119,16 @@ fn may_be_named(expected: &Expected, diagnosis: &Value) -> bool {
     }
 }
 
-/// What is wrong with the last answer to a fault, beside its not being there at all.
-fn mismatches(expected: &Expected, record: &Record) -> Vec<String> {
+/// What is wrong with the last answer to a fault, beside its not being there at all; and whether all of that is what it
+/// does not say.
+fn mismatches(expected: &Expected, record: &Record) -> (Vec<String>, bool) {
     let last = &record.last;
-    let mut wrong = Vec::new();
+    let (mut wrong, mut only_missing) = (Vec::new(), true);
     let mut check = |right: bool, what: &str, given: &Value| {
         if !right {
+            let nothing = given.is_null() || given.as_array().is_some_and(Vec::is_empty);
+            let may_be_missing = what.starts_with("no ") || nothing && matches!(what, "victims" | "period_us");
+            only_missing &= may_be_missing;
             wrong.push(format!("{what}: {given}"));
         }
     };
@@ -160,7 +167,7 @@ fn mismatches(expected: &Expected, record: &Record) -> Vec<String> {
         let found = record.incidents.iter().any(|incident| is(&incident));
         check(found, &format!("no incident {cause} of {op}"), &json!(record.incidents.len()));
     }
-    wrong
+    (wrong, only_missing)
 }
 
 fn names(list: &Value) -> Value {
@@ -214,9 +221,10 @@ fn judge_fault(expected: &Expected, record: &Record) -> (Verdict, Vec<String>) {
         "healthy" => (Verdict::Missed, vec!["nothing was noticed".to_owned()]),
         "undetermined" => (Verdict::Undetermined, vec![word(&record.last, "detail").to_owned()]),
         _ => {
-            let wrong = mismatches(expected, record);
+            let (wrong, only_missing) = mismatches(expected, record);
             let verdict = match &wrong[..] {
                 [] => Verdict::Right,
+                _ if only_missing => Verdict::Incomplete,
                 // That, too, says that it does not know.
                 [one] if one == "detail: \"unknown\"" => Verdict::Undetermined,
                 _ => Verdict::Wrong,

@@ -49,6 +49,10 @@ impl Ward {
             Some(detector) => detector.attach(runtime.handle()).unwrap(),
             None => {
                 let mut detector = Detector::builder().attach(runtime.handle());
+                #[cfg(feature = "stacks")]
+                {
+                    detector = detector.stacks(starvation::Stacks::WithSignals);
+                }
                 if let Some(window) = self.case.window {
                     detector = detector.window(window);
                 }

@@ -11,6 +11,7 @@ use crate::incident::{Culprit, Incident, IncidentChange, State, Victim};
 use crate::judge::table::{self, Scope};
 use crate::judge::{Verdict, nanos};
 use crate::sample::{Held, OpSample, Sample, Site};
+use crate::stacks::{Captures, Place, StackGroup, Taken};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime;
@@ -55,6 +56,8 @@ pub(crate) struct Look<'a> {
     /// What each op of the sample has counted since the look before.
     pub(crate) fresh: &'a [Counted],
     pub(crate) facts: &'a Facts,
+    /// The stacks that were taken of its threads.
+    pub(crate) captures: &'a Captures,
     /// A new stretch of time begins.
     pub(crate) turns: bool,
 }
@@ -124,6 +127,9 @@ pub(crate) struct Episode {
     reported_as: Option<(crate::cause::Cause, Option<&'static str>)>,
     /// Calls of earlier episodes like this one that were not reported.
     carried: u64,
+    /// The stacks of its threads.
+    captures: Captures,
+    groups: Arc<[StackGroup]>,
 }
 
 /// Judged at every so many looks, beside the first ones: a verdict takes some microseconds to put into words.
@@ -158,6 +164,8 @@ impl Episode {
             reported_delay: 0,
             reported_as: None,
             carried,
+            captures: Captures::default(),
+            groups: Arc::new([]),
         }
     }
 
@@ -192,7 +200,8 @@ impl Episode {
         if turns {
             self.turned = sample.now;
         }
-        let look = Look { key: self.key, sample, fresh, facts, turns };
+        self.take_stacks(sample);
+        let look = Look { key: self.key, sample, fresh, facts, captures: &self.captures, turns };
         let toll = match &mut self.subject {
             Subject::Poll(polls) => polls.see(&look),
             Subject::Pool(calls) => calls.see(&look),
@@ -206,7 +215,7 @@ impl Episode {
         let every = if self.news { JUDGED_WITH_NEWS } else { JUDGED_EVERY };
         if self.looks <= JUDGED_FIRST || self.looks.is_multiple_of(every) {
             self.news = false;
-            self.judge(&look);
+            self.judge(sample, fresh, facts);
         }
         if self.reports == 0 {
             // The delay of the first look is that of the oldest, or of what has ended: an average has to do.
@@ -220,21 +229,44 @@ impl Episode {
         self.news
     }
 
-    /// What it has left behind shows only now.
+    /// What it has left behind shows only now, and so may stacks of its threads.
     pub(crate) fn judge_again(&mut self, sample: &Sample, fresh: &[Counted], facts: &Facts) {
         self.news = false;
-        self.judge(&Look { key: self.key, sample, fresh, facts, turns: false });
+        self.take_stacks(sample);
+        self.judge(sample, fresh, facts);
     }
 
     /// Judges what has been seen lately.
-    fn judge(&mut self, look: &Look<'_>) {
+    fn judge(&mut self, sample: &Sample, fresh: &[Counted], facts: &Facts) {
+        let look = Look { key: self.key, sample, fresh, facts, captures: &self.captures, turns: false };
         self.latest = match &self.subject {
-            Subject::Poll(polls) => polls.judge(look, self.calls),
-            Subject::Pool(calls) => calls.judge(look),
-            Subject::Wait(waits) => waits.judge(look, self.calls),
-            Subject::Other(other) => other.judge(look),
+            Subject::Poll(polls) => polls.judge(&look, self.calls),
+            Subject::Pool(calls) => calls.judge(&look),
+            Subject::Wait(waits) => waits.judge(&look, self.calls),
+            Subject::Other(other) => other.judge(&look),
         }
         .or(self.latest.take());
+        let index_of = |culprit: &Culprit| {
+            let is_it = |op: &&OpSample| op.site.name == culprit.op && op.site.location == culprit.location;
+            sample.ops.iter().find(is_it).map(|op| op.site.index)
+        };
+        for culprit in self.latest.iter_mut().flat_map(|(_, verdict)| &mut verdict.culprits) {
+            culprit.stack = index_of(culprit).and_then(|op| self.captures.lines(Some(op)));
+        }
+    }
+
+    /// Takes in the stacks of its threads that have come since the last look.
+    fn take_stacks(&mut self, sample: &Sample) {
+        let of_it = |taken: &&Taken| concerns(self.key, taken.place, sample);
+        let mut any = false;
+        for taken in sample.stacks.iter().filter(of_it) {
+            self.captures.add(taken);
+            any = true;
+        }
+        if any {
+            self.groups = self.captures.groups(|op| sample.op(op).map(|op| op.site.name)).into();
+            self.news = true;
+        }
     }
 
     /// What there is to report now: the opening, or that it has become twice as bad or clearer.
@@ -299,8 +331,23 @@ impl Episode {
             delay: Duration::from_nanos(self.delay),
             suppressed: self.carried + self.calls.saturating_sub(1),
             harmless,
+            stacks: Arc::clone(&self.groups),
+            no_stack: self.captures.failed(),
             diagnosis,
         }))
+    }
+}
+
+/// Whether a thread that is stuck there is part of what an episode is about.
+pub(crate) fn concerns(key: Key, place: Place, sample: &Sample) -> bool {
+    let runtime_of = |op: u32| sample.op(op).and_then(|op| op.site.runtime);
+    match (key, place) {
+        (Key::LongPoll(of), Place::Poll(op)) => of == op,
+        (Key::Pool(of), Place::Execution(op)) => runtime_of(op) == Some(of),
+        (Key::Jobs(of) | Key::Lost(of), Place::Execution(op)) => of == op,
+        (Key::Nested(inner), Place::Execution(op)) => sample.op(inner).is_some_and(|inner| inner.nested_in == Some(op)),
+        (Key::Workers(of), Place::Worker(runtime)) => of == runtime,
+        _ => false,
     }
 }
 

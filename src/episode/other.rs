@@ -125,7 +125,8 @@ impl Other {
                     now: self.now,
                     age: self.age,
                     conduct: self.conduct.recent(),
-                    around: self.around,
+                    around: Around { short: look.facts.is_short_of_cpu(), ..self.around },
+                    stack: poll::stack_of(look),
                     ..Polls::default()
                 };
                 Some((None, judge::poll::judge(polls)))

@@ -102,7 +102,7 @@ impl Polls {
         self.around.others |= look.sample.overdue.len() > 1 || !look.sample.executions.is_empty();
     }
 
-    pub(super) fn judge(&self, _: &Look<'_>, calls: u64) -> Option<(Option<Site>, Verdict)> {
+    pub(super) fn judge(&self, look: &Look<'_>, calls: u64) -> Option<(Option<Site>, Verdict)> {
         let site = self.site?;
         let mut victims: Vec<Victim> =
             self.victims.values().map(|(site, calls, delay)| victim(site, *calls, *delay)).collect();
@@ -116,10 +116,17 @@ impl Polls {
             conduct: self.conduct.recent(),
             length: self.age.max(self.ended_time / self.ended.max(1)),
             steps: self.steps,
-            around: self.around,
+            around: Around { short: look.facts.is_short_of_cpu(), ..self.around },
+            stack: stack_of(look),
         };
         Some((Some(site), judge::poll::judge(polls)))
     }
+}
+
+/// What the stacks of the threads of such polls say.
+pub(super) fn stack_of(look: &Look<'_>) -> poll::Stack {
+    let captures = look.captures;
+    poll::Stack { asleep: captures.told(true), computing: captures.told(false), places: captures.places() }
 }
 
 /// Takes in what is seen of the runtime that polls are made on.

@@ -13,6 +13,10 @@ pub(crate) fn is_runnable(_: u32) -> Option<bool> {
     None
 }
 
+pub(crate) fn own_stack() -> Option<std::ops::Range<u64>> {
+    None
+}
+
 pub(crate) fn stack_size() -> Option<u64> {
     None
 }

@@ -41,7 +41,7 @@ fn the_threads_of_a_prepared_runtime_are_known_by_their_roles() {
     let count = |role| threads::threads(number).filter(|thread| thread.role == role).count();
     until(|| count(Role::Worker) == 2);
     assert!(threads::threads(number).all(|thread| thread.hooked));
-    let tids: Vec<_> = threads::threads(number).map(|thread| thread.tid).collect();
+    let tids: Vec<_> = threads::threads(number).map(|thread| thread.tid()).collect();
     runtime.block_on(runtime.spawn_blocking(|| ())).unwrap();
     assert_eq!((count(Role::Worker), count(Role::Unknown)), (2, 1), "a pool thread never parks");
     assert_eq!(threads::settings(number), Some(Settings { max_blocking_threads: Some(5), worker_threads: Some(2) }));
@@ -49,7 +49,7 @@ fn the_threads_of_a_prepared_runtime_are_known_by_their_roles() {
     let (thread, active) = runtime
         .block_on(runtime.spawn(async move {
             let tid = evidence::thread_id();
-            (tid, threads::threads(number).find(|thread| thread.tid == tid).and_then(|thread| thread.active_since))
+            (tid, threads::threads(number).find(|thread| thread.tid() == tid).and_then(|thread| thread.active_since))
         }))
         .unwrap();
     assert!(cfg!(not(target_os = "linux")) || (tids.contains(&thread) && active.is_some()));
@@ -75,6 +75,6 @@ fn a_thread_that_drives_one_runtime_after_another_belongs_to_the_last() {
     let (first, known) = drive();
     assert_eq!(known.iter().map(|thread| thread.role).collect::<Vec<_>>(), [Role::Worker]);
     let (_second, known_second) = drive();
-    assert_eq!(known.first().map(|thread| thread.tid), known_second.first().map(|thread| thread.tid));
+    assert_eq!(known.first().map(|thread| thread.tid()), known_second.first().map(|thread| thread.tid()));
     assert_eq!(threads::threads(number(first.handle())).count(), 0);
 }

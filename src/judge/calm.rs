@@ -25,7 +25,8 @@ const TIMES: u64 = 4;
 /// The verdict where no incident is.
 pub(crate) fn judge(facts: &Facts) -> Verdict {
     let worst = |of: fn(&OpFacts) -> u64| facts.ops.iter().max_by_key(move |op| of(op));
-    if let Some(slow) = worst(slow_time).filter(|op| slow_time(op) > 0) {
+    // Where CPUs are short all work is slow, and it is not the work's fault.
+    if let Some(slow) = worst(slow_time).filter(|op| slow_time(op) > 0 && !facts.is_short_of_cpu()) {
         return slow_work(slow);
     }
     if let Some(flood) = worst(flood_time).filter(|op| flood_time(op) > 0) {

@@ -1,6 +1,6 @@
 //! The process as a whole: it was stopped, or its threads had no CPU.
 
-use super::{LIKELY, OPEN, SURE, Verdict, nanos};
+use super::{LIKELY, OPEN, SURE, Verdict, nanos, period_of};
 use crate::cause::{Action, Cause, Effect};
 use crate::facts::Facts;
 use crate::sample::{Machine, Stop};
@@ -36,7 +36,10 @@ pub(crate) fn paused(facts: &Facts, count: u64, longest: u64) -> Verdict {
              touches less of it"
         }
     };
-    let verdict = Verdict::new(Cause::ProcessPaused, confidence, evidence).detail(detail);
+    let mut verdict = Verdict::new(Cause::ProcessPaused, confidence, evidence).detail(detail);
+    // When one ends is seen better than when it began: the observer may have slept.
+    let period = period_of(facts.stops.iter().rev().map(|(_, to)| *to));
+    verdict.period = period.or_else(|| period_of(facts.stops.iter().rev().map(|(from, _)| *from))).map(nanos);
     let Some(burst) = facts.burst else { return verdict.advise(Action::LookAtHost, advice.to_owned()) };
     let advice = format!(
         "{advice}. And let `{}` skip or delay the ticks that it missed (`MissedTickBehavior`), not make up for all at once",

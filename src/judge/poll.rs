@@ -4,6 +4,7 @@ use super::{LIKELY, OPEN, SURE, Verdict, nanos, so_many};
 use crate::cause::{Action, Cause, Effect};
 use crate::conduct::{Conduct, Manner};
 use crate::incident::{Culprit, Victim};
+use crate::stacks::{Told, What};
 
 /// Polls of one op, or of a worker of which nobody knows what it polls, that go on for too long.
 #[derive(Debug, Default)]
@@ -21,6 +22,17 @@ pub(crate) struct Polls {
     /// Watched futures inside these polls came and went: it is many small steps.
     pub(crate) steps: bool,
     pub(crate) around: Around,
+    pub(crate) stack: Stack,
+}
+
+/// What the stacks of their threads say, where some were taken.
+#[derive(Debug, Default)]
+pub(crate) struct Stack {
+    /// Of those that sleep, and of those that compute.
+    pub(crate) asleep: Option<Told>,
+    pub(crate) computing: Option<Told>,
+    /// From so many places in the code they sleep.
+    pub(crate) places: Vec<String>,
 }
 
 /// What else was seen while they went on.
@@ -48,6 +60,8 @@ pub(crate) struct Around {
     pub(crate) root: bool,
     /// At every look some worker was parked, so there was one for all that there was to do.
     pub(crate) spared: bool,
+    /// Threads of the process have been short of CPUs lately.
+    pub(crate) short: bool,
     /// All calls of the runtime's pool were held, so that `block_in_place` found no thread.
     pub(crate) pool_full: bool,
 }
@@ -60,12 +74,14 @@ const SERIOUS: u64 = 1_000_000_000;
 const LATE: u64 = 25_000_000;
 
 pub(crate) fn judge(polls: Polls) -> Verdict {
-    let Polls { culprits, victims, calls, now, age, conduct, length, steps, around } = polls;
+    let Polls { culprits, victims, calls, now, age, conduct, length, steps, around, stack } = polls;
     // What a thread did in a small part of the time says nothing of the rest.
     let conduct = if conduct.of.saturating_mul(4) < length { Conduct::default() } else { conduct };
     let name = culprits.first().map_or("code that nobody wrapped".to_owned(), |culprit| format!("`{}`", culprit.op));
     let name = name.as_str();
     let (detail, told, confidence) = manner(&conduct, &around);
+    let (detail, told, confidence) = stack.confirm(&conduct, detail, told, confidence);
+    let guess = detail == "unknown" && around.short;
     let going_on = match now {
         0 => format!("{} of {name} over the threshold, none now", so_many(calls, "poll", "polls")),
         _ => format!("{} of {name} going on, the oldest for {:.1?}", so_many(now, "poll", "polls"), nanos(age)),
@@ -84,6 +100,9 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
         verdict.evidence += &format!("; `{}` waited behind it", victim.op);
     }
     verdict.culprits = culprits;
+    if guess {
+        return verdict.unless_starved(victims);
+    }
     verdict = verdict
         .effect(Effect::DriverHeld, late && multi && around.parked > 0)
         .effect(Effect::LifoVictim, !victims.is_empty() && multi && around.parked > 0)
@@ -135,6 +154,52 @@ fn manner(conduct: &Conduct, around: &Around) -> (&'static str, String, f64) {
             ("unknown", format!("; {on_cpu} and slept: a lock, or a future that is run by hand inside the poll"), OPEN)
         }
         None => ("unknown", "; what its thread did is not known".to_owned(), OPEN),
+    }
+}
+
+impl Verdict {
+    /// Nobody knows what the polls' threads did, and this machine is one on which they may have had no CPU.
+    fn unless_starved(self, victims: Vec<Victim>) -> Self {
+        let advice = "Look at it again where CPUs are free, or have stacks taken: then what the thread does is known";
+        let missing = "what a long poll did is not known, and threads are short of CPUs";
+        Self { victims, ..Self::undetermined(missing, self.evidence, advice.to_owned()) }
+    }
+}
+
+impl Stack {
+    /// What the stacks add to what is known without them: where it is, and what a thread waits for that sleeps.
+    fn confirm(
+        &self,
+        conduct: &Conduct,
+        detail: &'static str,
+        told: String,
+        confidence: f64,
+    ) -> (&'static str, String, f64) {
+        // Where it is not known what the thread mostly did, what it did when it was looked at has to do.
+        let computes = match conduct.manner() {
+            Some(manner) => manner == Manner::Computing,
+            None => self.asleep.is_none(),
+        };
+        let Some(at) = (if computes { &self.computing } else { &self.asleep }) else {
+            return (detail, told, confidence);
+        };
+        let inside = at.inside.as_ref().map_or(String::new(), |inside| format!(", in `{inside}`"));
+        let caller = at.caller.as_ref().map_or(String::new(), |caller| format!(", called by {caller}"));
+        let mut told = format!("{told}; it is at {}{caller}{inside}", at.place);
+        if self.places.len() > 1 && !computes {
+            told += &format!(", one of {} places", self.places.len());
+        }
+        let known = conduct.manner().is_some();
+        let sure = if known { SURE } else { LIKELY };
+        match at.what {
+            None if known => (detail, told, confidence),
+            None => ("computing", told, LIKELY),
+            // That others wait for a lock meanwhile is not on this one's stack.
+            Some(What::Call) if detail == "locked" => (detail, told, confidence),
+            Some(What::Call) => ("blocked", told, sure),
+            Some(What::Lock) => ("locked", told, sure),
+            Some(What::BlockOn) => ("block_on", told, sure),
+        }
     }
 }
 
@@ -242,6 +307,59 @@ mod tests {
         assert_eq!(detail(asleep(Asleep::Unknown(64)), Around { same_address: 2, ..alone }), "locked");
         // Who writes to a full pipe with a lock in hand is part of the same story.
         assert_eq!(detail(asleep(Asleep::Call("write")), Around { others_locked: 3, ..alone }), "locked");
+    }
+
+    #[test]
+    fn the_stack_says_what_a_sleeper_waits_for_and_where() {
+        let at = |what| Told {
+            what,
+            inside: Some("std::x".to_owned()),
+            place: "app::load".to_owned(),
+            caller: Some("app::main".to_owned()),
+        };
+        let judged = |conduct, what: Option<What>| {
+            let stack = match what {
+                Some(_) => Stack { asleep: Some(at(what)), ..Stack::default() },
+                None => Stack { computing: Some(at(None)), ..Stack::default() },
+            };
+            judge(Polls { calls: 1, now: 1, age: 100 * MS, conduct, stack, ..Polls::default() })
+        };
+        let detail = |conduct, what| judged(conduct, what).detail.unwrap_or("none");
+        let unknown = asleep(Asleep::Unknown(64));
+        assert_eq!(detail(unknown, Some(What::Lock)), "locked");
+        assert_eq!(detail(unknown, Some(What::BlockOn)), "block_on");
+        assert_eq!(detail(unknown, Some(What::Call)), "blocked");
+        assert_eq!(detail(asleep(Asleep::Call("read")), Some(What::Lock)), "locked");
+        // Who computes most of the time is not what it was once found asleep in.
+        let computing = Conduct::new(100 * MS, 99 * MS, 0, None);
+        assert_eq!(detail(computing, Some(What::Lock)), "computing");
+        assert!(!judged(computing, Some(What::Lock)).evidence.contains("app::load"));
+        let told = judged(computing, None).evidence;
+        assert!(told.contains("it is at app::load, called by app::main, in `std::x`"), "{told}");
+        // Where the system tells nothing of the thread, the stack does.
+        assert_eq!(detail(Conduct::default(), Some(What::Lock)), "locked");
+        assert_eq!(detail(Conduct::default(), None), "computing");
+        assert!(judged(Conduct::default(), None).confidence < SURE);
+    }
+
+    #[test]
+    fn who_is_not_known_to_have_done_anything_is_not_accused_where_cpus_are_short() {
+        let short = Around { short: true, ..Around::default() };
+        let culprit = |conduct| {
+            let location = std::panic::Location::caller();
+            let culprit =
+                Culprit { op: "op", location, role: "poller", count: 1, oldest: nanos(MS), share: None, stack: None };
+            let polls = Polls { culprits: vec![culprit], calls: 1, now: 1, age: 100 * MS, conduct, ..Polls::default() };
+            move |around| {
+                let verdict = judge(Polls { around, ..polls });
+                (verdict.cause, verdict.culprits.len())
+            }
+        };
+        assert_eq!(culprit(Conduct::default())(Around::default()), (Cause::LongPoll, 1));
+        assert_eq!(culprit(Conduct::default())(short), (Cause::Undetermined, 0));
+        assert_eq!(culprit(asleep(Asleep::Unknown(64)))(short), (Cause::Undetermined, 0));
+        assert_eq!(culprit(asleep(Asleep::Call("read")))(short), (Cause::LongPoll, 1));
+        assert_eq!(culprit(Conduct::new(100 * MS, 99 * MS, 0, None))(short), (Cause::LongPoll, 1));
     }
 
     #[test]

@@ -12,11 +12,13 @@ use crate::activity::{Activity, Kind};
 use crate::conduct::Conduct;
 use crate::lately::Plus;
 use crate::op as ops;
+use crate::owner::Whom;
 use crate::pause::Pauses;
 use crate::poller::Pollers;
 use crate::pool_thread::{OpThread, PoolThreads};
 use crate::shortage::Shortage;
 use crate::slot;
+use crate::stacks::Taken;
 use std::collections::{HashMap, VecDeque};
 
 /// An activity that a thread has not ended.
@@ -24,6 +26,9 @@ use std::collections::{HashMap, VecDeque};
 pub(crate) struct Held {
     pub(crate) op: u32,
     pub(crate) since: u64,
+    #[cfg_attr(not(feature = "stacks"), allow(dead_code, reason = "only who takes stacks asks"))]
+    /// When it really began: `since` leaves out the time without a CPU.
+    pub(crate) began: u64,
     /// What its thread has done since the last look; of polls that are overdue.
     pub(crate) conduct: Conduct,
     /// Where it was last seen to wait for another thread; 0 where it was not.
@@ -34,11 +39,24 @@ pub(crate) struct Held {
     pub(crate) by_hand: bool,
     /// It is of no task: the root of a `block_on` on a runtime whose workers are other threads.
     pub(crate) root: bool,
+    #[cfg_attr(not(feature = "stacks"), allow(dead_code, reason = "only who takes stacks asks"))]
+    /// The thread, where it is known.
+    pub(crate) whom: Option<Whom>,
 }
 
 impl Held {
     pub(crate) fn new(op: u32, since: u64) -> Self {
-        Self { op, since, conduct: Conduct::default(), address: 0, steps: false, by_hand: false, root: false }
+        Self {
+            op,
+            since,
+            began: since,
+            conduct: Conduct::default(),
+            address: 0,
+            steps: false,
+            by_hand: false,
+            root: false,
+            whom: None,
+        }
     }
 }
 
@@ -56,6 +74,8 @@ pub(crate) struct Sample {
     pub(crate) now: u64,
     /// The time of the look before.
     pub(crate) previous: u64,
+    /// For how long the observer meant to sleep in between.
+    pub(crate) meant_to_sleep: u64,
     /// The observer came late. What looks old may be so for the same reason.
     pub(crate) late: bool,
     /// All times at which it did, and those at which it did not even wait for a CPU: the process was stopped.
@@ -96,6 +116,8 @@ pub(crate) struct Sample {
     pub(crate) pollers: Pollers,
     pub(crate) shortage: Shortage,
     pub(crate) pool_threads: PoolThreads,
+    /// Stacks of threads that are stuck or were, which have come since the last look.
+    pub(crate) stacks: Vec<Taken>,
 }
 
 impl Sample {
@@ -256,7 +278,7 @@ impl Sample {
             self.stir(op.index);
             let start = activity.start(self.now);
             if activity.kind() == Kind::Execution {
-                self.executions.push(Held::new(op.index, start));
+                self.executions.push(Held { whom: slot.whom(), ..Held::new(op.index, start) });
                 self.pool_threads.found(op.index, slot.tid());
                 pool = Some(op.runtime);
                 continue;
@@ -311,7 +333,15 @@ impl Sample {
             let runtime = ops::get(held.op).and_then(|op| op.runtime);
             let seen = self.runtimes.iter().find(|seen| runtime.is_some() && seen.runtime == runtime);
             let root = activity.kind() == Kind::Root && seen.is_some_and(of_workers);
-            self.overdue.push(Held { conduct, address, by_hand, root, ..held });
+            self.overdue.push(Held {
+                conduct,
+                address,
+                by_hand,
+                root,
+                whom: slot.whom(),
+                began: activity.start(self.now),
+                ..held
+            });
         }
     }
 }

@@ -17,6 +17,9 @@ pub(crate) struct ObserverFigures {
     pub(crate) muted: AtomicU64,
     pub(crate) dropped_reports: AtomicU64,
     pub(crate) failed_reports: AtomicU64,
+    pub(crate) stacks_taken: AtomicU64,
+    pub(crate) stacks_refused: AtomicU64,
+    pub(crate) stacks_left_out: AtomicU64,
 }
 
 impl ObserverFigures {

@@ -61,7 +61,7 @@ pub(crate) struct OpSample {
     pub(crate) holder: Option<u32>,
 }
 
-/// An observer that has not looked for so long has not seen what went on.
+/// An observer that has not looked for so much longer than it meant to has not seen what went on.
 const BLIND: u64 = 50_000_000;
 /// An op that has done nothing for so long rests.
 const RESTS: u64 = 1_000_000_000;
@@ -114,7 +114,10 @@ impl OpSample {
             (fresh.long_polls, fresh.long_poll_time) = (0, 0);
         }
         let mut excused = Excused::default();
-        self.forget_unseen(&mut fresh, sample.now.saturating_sub(sample.previous));
+        let gap = sample.now.saturating_sub(sample.previous);
+        if gap >= sample.meant_to_sleep.saturating_add(BLIND) {
+            self.forget_unseen(&mut fresh, gap);
+        }
         // Of a poll that nobody saw, because the observer came late, nobody knows what it did, unless it was much too long.
         let average = fresh.long_poll_time / fresh.long_polls.max(1);
         let unseen = !self.observed && sample.pauses.since(sample.previous.saturating_sub(average)) > 0;
@@ -148,12 +151,9 @@ impl OpSample {
         (fresh, excused)
     }
 
-    /// What has begun and ended while nobody looked for a long time, `gap`, leaves its length behind and nothing of what it
+    /// What has begun and ended while the observer could not look for a long time, `gap`, leaves its length behind and nothing of what it
     /// did meanwhile: it may as well have had no CPU. The observer's start is such a time, and a long one on a busy machine.
     fn forget_unseen(&self, fresh: &mut Counted, gap: u64) {
-        if gap < BLIND {
-            return;
-        }
         let forget = |count: &mut u64, time: &mut u64| {
             // It may have begun right before the last look that there was.
             let most = gap.saturating_add(self.long_poll_limit);

@@ -2,6 +2,7 @@
 
 use crate::conduct::Conduct;
 use crate::lately::Plus;
+use crate::owner::Whom;
 use crate::trips::Trips;
 
 /// What is seen of one runtime without anybody wrapping anything; see `sight`.
@@ -58,6 +59,9 @@ pub(crate) struct Frozen {
     pub(crate) one_poll: Option<u64>,
     /// What its thread has done since the last look, where the thread is known.
     pub(crate) conduct: Option<Conduct>,
+    #[cfg_attr(not(feature = "stacks"), allow(dead_code, reason = "only who takes stacks asks"))]
+    /// Its thread, where it is known.
+    pub(crate) whom: Option<Whom>,
 }
 
 /// What the kernel tells of the process and its machine over a stretch of time, in nanoseconds.

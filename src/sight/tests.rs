@@ -100,7 +100,7 @@ fn a_blocked_worker_is_seen_and_its_thread_named() {
     assert!(frozen.after <= frozen.since && sight.last().active, "{frozen:?}");
     // A thread of the pool is none of a worker's.
     runtime.block_on(runtime.spawn_blocking(|| ())).unwrap();
-    assert_eq!(sight.thread_of(frozen).map(|thread| thread.tid), Some(tid));
+    assert_eq!(sight.thread_of(frozen).map(|thread| thread.tid()), Some(tid));
     drop(release);
     until(&mut sight, Ask::default(), |seen, now| stuck(seen, now).is_none().then_some(()));
 }
@@ -113,7 +113,7 @@ fn a_blocked_worker_is_seen_without_hooks() {
     let (release, tid) = block(&runtime);
     let frozen = until(&mut sight, Ask::default(), stuck);
     // The heartbeat has been on the only worker's thread.
-    assert_eq!(sight.thread_of(frozen).map(|thread| thread.tid), Some(tid));
+    assert_eq!(sight.thread_of(frozen).map(|thread| thread.tid()), Some(tid));
     until(&mut sight, Ask::default(), |seen, _| seen.heartbeat.late.filter(|&late| late >= STUCK));
     drop(release);
 }

@@ -29,7 +29,7 @@ fn places_are_handed_on() {
 fn a_thread_is_learnt_without_callbacks_and_can_change_its_role() {
     std::thread::spawn(|| {
         let mine = || threads(u64::MAX - 1).collect::<Vec<_>>();
-        assert_eq!(learn(Some(u64::MAX - 1), Role::Worker), evidence::thread_id());
+        assert_eq!(learn(Some(u64::MAX - 1), Role::Worker), crate::evidence::thread_id());
         assert_eq!(
             mine().iter().map(|thread| (thread.role, thread.hooked)).collect::<Vec<_>>(),
             [(Role::Worker, false)]

@@ -8,12 +8,16 @@ mod keys;
 
 use crate::cause::Cause;
 use crate::counted::Counted;
+#[cfg(feature = "stacks")]
+use crate::episode::concerns;
 use crate::episode::{Episode, Key};
 use crate::facts::Facts;
 use crate::incident::{Incident, IncidentChange, State};
 use crate::judge;
 use crate::lately::Plus;
 use crate::sample::{Excused, Sample};
+#[cfg(feature = "stacks")]
+use crate::stacks::{Place, Stuck};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -154,12 +158,31 @@ impl Tracker {
         for (key, episode) in &mut self.open {
             // The last that was seen of it, and what a pause has left behind.
             let unjudged = episode.has_news() && episode.seen < sample.now;
-            if unjudged || burst && *key == Key::Process {
+            let stacks = episode.seen < sample.now && !sample.stacks.is_empty();
+            if unjudged || stacks || burst && *key == Key::Process {
                 episode.judge_again(sample, &fresh, &self.facts);
             }
         }
         self.close(sample.now, None, &mut changes);
         changes
+    }
+
+    /// The threads that the open episodes are about and that are stuck now: those whose stack may tell more.
+    #[cfg(feature = "stacks")]
+    pub(crate) fn stuck<'a>(&'a self, sample: &'a Sample) -> impl Iterator<Item = Stuck> + 'a {
+        let (overdue, executions) = (sample.overdue.iter(), sample.executions.iter());
+        let polls = overdue.map(|held| (Place::Poll(held.op), held.whom, held.began));
+        let calls = executions.map(|held| (Place::Execution(held.op), held.whom, held.began));
+        let workers = sample.runtimes.iter().flat_map(|runtime| {
+            let place = runtime.runtime.map(Place::Worker);
+            runtime.frozen.iter().filter_map(move |frozen| Some((place?, frozen.whom, frozen.seen_since)))
+        });
+        let wanted = move |place: &Place| self.open.keys().any(|key| concerns(*key, *place, sample));
+        polls
+            .chain(workers)
+            .chain(calls)
+            .filter(move |(place, ..)| wanted(place))
+            .filter_map(|(place, whom, since)| Some(Stuck { place, whom: whom?, since }))
     }
 
     /// Ends all that is open.

@@ -65,9 +65,7 @@ fn each_part_of_an_answer_can_be_wrong() {
         ("culprits", json!([{"op": "page"}])),
         ("culprits", json!([])),
         ("victims", json!([{"op": "other"}])),
-        ("effects", Value::Null),
         ("period_us", json!(1_060_000)),
-        ("period_us", Value::Null),
         ("suspects", json!([{"cause": "slow_work", "ruling": "cleared", "evidence": ""}])),
         ("advice", json!({"action": "bound_cpu_pool", "text": "40"})),
         ("advice", json!({"action": "raise_pool", "text": "From 8 to 16 threads"})),
@@ -79,9 +77,21 @@ fn each_part_of_an_answer_can_be_wrong() {
         assert_eq!(verdict, Verdict::Wrong, "{part}");
         assert_eq!(why.len(), 1, "{why:?}");
     }
+}
+
+#[test]
+fn what_is_not_said_is_not_wrong() {
+    for part in ["effects", "period_us", "victims"] {
+        let mut answer = right();
+        answer[part] = if part == "period_us" { Value::Null } else { json!([]) };
+        let (verdict, why) = judge(&FAULT, &record(&[right(), answer.clone()]));
+        assert_eq!((verdict, why.len()), (Verdict::Incomplete, 1), "{part}");
+        answer["detail"] = json!("cpu");
+        assert_eq!(judge(&FAULT, &record(&[right(), answer])).0, Verdict::Wrong, "{part}");
+    }
     let mut without_incident = record(&[right()]);
     without_incident.incidents.clear();
-    assert_eq!(judge(&FAULT, &without_incident).0, Verdict::Wrong);
+    assert_eq!(judge(&FAULT, &without_incident).0, Verdict::Incomplete);
 }
 
 #[test]

@@ -14,7 +14,9 @@ mod witness;
 pub(crate) use host::host;
 pub(crate) use process::{process, thread_limits, usage};
 pub(crate) use shape::Shapes;
-pub(crate) use thread::{cpu_time, doing, is_runnable, stack_size, thread_counters, thread_id, thread_name, threads};
+pub(crate) use thread::{
+    cpu_time, doing, is_runnable, own_stack, stack_size, thread_counters, thread_id, thread_name, threads,
+};
 pub(crate) use witness::{Witness, pressure, quota};
 
 use std::fs::File;

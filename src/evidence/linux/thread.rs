@@ -3,14 +3,15 @@
 use super::calls;
 use super::{field, read};
 use crate::evidence::{CpuTime, Doing, Inside, RunState, SystemCall, ThreadCounters};
+use std::ops::Range;
 
 /// The calling thread's id as the kernel has it: 0.1 us.
 pub(crate) fn thread_id() -> Option<u32> {
     u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).ok()
 }
 
-/// How much stack the calling thread has: 1 us, on a thread that was started as one.
-pub(crate) fn stack_size() -> Option<u64> {
+/// Where the calling thread's stack lies: 1 us. Of the main thread it is what that may grow to, and takes some 50 us.
+pub(crate) fn own_stack() -> Option<Range<u64>> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: the pointer is valid for the attributes that the call fills in; the thread is the calling one, which lives.
     if unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) } != 0 {
@@ -21,7 +22,13 @@ pub(crate) fn stack_size() -> Option<u64> {
     let answer = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut base, &mut size) };
     // SAFETY: filled in above, and not used any more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
-    (answer == 0).then_some(size as u64)
+    let start = base.addr() as u64;
+    (answer == 0).then(|| start..start.saturating_add(size as u64))
+}
+
+/// How much stack the calling thread has.
+pub(crate) fn stack_size() -> Option<u64> {
+    own_stack().map(|stack| stack.end - stack.start)
 }
 
 /// Some 7 us, on a busy machine 20: two files are opened, read and closed. Only for threads under suspicion.

@@ -57,7 +57,7 @@ fn it_tells_the_thread_that_ran_it_and_that_thread_is_the_pools() {
     assert_eq!(seen.tid, tid);
     let number = crate::op::runtime_number(runtime.handle().id()).unwrap();
     let known: Vec<_> = threads::threads(number).collect();
-    assert!(known.iter().any(|thread| thread.tid == tid && thread.role == threads::Role::Pool), "{known:?}");
+    assert!(known.iter().any(|thread| thread.tid() == tid && thread.role == threads::Role::Pool), "{known:?}");
 }
 
 #[test]

@@ -117,6 +117,7 @@ fn runtime(now: u64, at: usize) -> impl Strategy<Value = RuntimeSample> {
             started,
             one_poll: None,
             conduct,
+            whom: None,
         });
     let some = || proptest::option::of(figure());
     let pool = (some(), some(), some(), some(), proptest::option::of(instant(now)));

@@ -45,7 +45,7 @@ truths! {
     late_look: late_looks(0) => Expected::healthy();
     /// A poll is long all the same, by far more than that.
     long_poll_in_a_late_look: late_looks(600)
-        => Expected::of(LongPoll, Offload).detail("blocked").culprits(&["request"]).effects(&[WorkersBlocked]);
+        => Expected::of(LongPoll, Offload).detail("blocked").culprits(&["request"]).meanwhile(&[Undetermined], &[]).effects(&[WorkersBlocked]);
 
     /// Polls, waits and calls were long before the observer had its first look: nobody knows of what.
     long_before_the_first_look: before_the_first_look(300) => Expected::healthy();

@@ -329,7 +329,7 @@ impl Timeline {
                 .map(|(worker, poll)| {
                     let conduct = (poll.does != Does::Unknown).then(|| poll.does.conduct(LOOK));
                     let since = now - age(poll);
-                    Frozen { worker, since, seen_since: since, started: true, one_poll: None, conduct }
+                    Frozen { worker, since, seen_since: since, started: true, one_poll: None, conduct, whom: None }
                 })
                 .collect();
             // With the driver held, or with all workers, nobody sees that a timer is due.

@@ -1,0 +1,7 @@
+//! Linux, on x86_64 and aarch64.
+
+pub(super) mod take;
+pub(super) mod tell;
+
+pub(super) use take::{Subject, Taker};
+pub(super) use tell::Teller;

@@ -1,0 +1,276 @@
+//! What was taken of the threads of one episode, merged.
+
+use super::tree::{self, StackBranch};
+use super::{Place, Taken, Told};
+use crate::frame::{FrameKind, StackTrace};
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// So many different stacks are kept of an episode, each with so many stalls. What comes beyond is only counted.
+const DIFFERENT: usize = 64;
+const STALLS: usize = 1_024;
+/// So many lines are told of a stack, and so many groups in a text.
+const LINES: usize = 6;
+const GROUPS: usize = 6;
+
+/// Threads that were found stuck at the same place, in an incident.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct StackGroup {
+    /// The op that they were busy with; `None` where nobody wrapped what they do.
+    pub op: Option<&'static str>,
+    /// How many threads, each counted once for each time that it got stuck.
+    pub threads: u64,
+    /// How many stacks were taken of them.
+    pub captures: u64,
+    /// They slept in a system call. Otherwise they computed.
+    pub asleep: bool,
+    /// For how long the one that had been stuck for longest had been so, when its stack was last taken.
+    #[cfg_attr(feature = "serde", serde(rename = "oldest_us", serialize_with = "crate::wire::us"))]
+    pub oldest: Duration,
+    /// The functions that all of these stacks have in common.
+    pub stack: StackTrace,
+    /// Where further in they were found, of threads that computed.
+    pub tree: Vec<StackBranch>,
+}
+
+/// One stack, and who was found there.
+#[derive(Debug)]
+struct Seen {
+    place: Place,
+    asleep: bool,
+    trace: Arc<StackTrace>,
+    times: u64,
+    stalls: HashSet<(u32, u64)>,
+    oldest: u64,
+}
+
+/// The stacks of an episode.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    seen: Vec<Seen>,
+    /// Beyond [`DIFFERENT`].
+    others: u64,
+    /// Why there are none of some, the last of them.
+    failed: Option<&'static str>,
+}
+
+impl Captures {
+    pub(crate) fn add(&mut self, taken: &Taken) {
+        let trace = match &taken.trace {
+            Ok(trace) => trace,
+            Err(why) => {
+                self.failed = Some(why);
+                return;
+            }
+        };
+        let is_it = |seen: &Seen| seen.place == taken.place && seen.asleep == taken.asleep && seen.trace == *trace;
+        let at = self.seen.iter().position(is_it);
+        if at.is_none() && self.seen.len() >= DIFFERENT {
+            self.others += 1;
+            return;
+        }
+        let at = at.unwrap_or_else(|| {
+            let (trace, stalls) = (Arc::clone(trace), HashSet::new());
+            self.seen.push(Seen { place: taken.place, asleep: taken.asleep, trace, times: 0, stalls, oldest: 0 });
+            self.seen.len() - 1
+        });
+        let seen = &mut self.seen[at];
+        seen.times += 1;
+        seen.oldest = seen.oldest.max(taken.at.saturating_sub(taken.since));
+        if seen.stalls.len() < STALLS {
+            seen.stalls.insert((taken.tid, taken.since));
+        }
+    }
+
+    /// Why no stack could be taken, where none was.
+    pub(crate) fn failed(&self) -> Option<&'static str> {
+        self.failed.filter(|_| self.seen.is_empty())
+    }
+
+    /// Threads that sleep at the same place, and threads that compute in the same op, those first that are most. `name` tells
+    /// the name of an op.
+    pub(crate) fn groups(&self, name: impl Fn(u32) -> Option<&'static str>) -> Vec<StackGroup> {
+        let mut groups: Vec<StackGroup> = self.asleep().chain(self.computing()).map(|of| group(&of, &name)).collect();
+        groups.sort_by_key(|group| std::cmp::Reverse((group.threads, group.captures)));
+        groups
+    }
+
+    fn asleep(&self) -> impl Iterator<Item = Vec<&Seen>> {
+        self.seen.iter().filter(|seen| seen.asleep).map(|seen| vec![seen])
+    }
+
+    fn computing(&self) -> impl Iterator<Item = Vec<&Seen>> {
+        let mut places: Vec<Place> = Vec::new();
+        for seen in self.seen.iter().filter(|seen| !seen.asleep) {
+            if !places.contains(&seen.place) {
+                places.push(seen.place);
+            }
+        }
+        let of = move |place| self.seen.iter().filter(|seen| !seen.asleep && seen.place == place).collect();
+        places.into_iter().map(of)
+    }
+
+    /// What most of the stacks say that are of threads which sleep, or else which compute.
+    pub(crate) fn told(&self, asleep: bool) -> Option<Told> {
+        let all = if asleep { self.asleep().collect::<Vec<_>>() } else { self.computing().collect() };
+        let most = all.into_iter().max_by_key(|of| of.iter().map(|seen| seen.times).sum::<u64>())?;
+        Told::by(&merged(&most).0, asleep)
+    }
+
+    /// How many places in the code sleep in the same way as most do.
+    pub(crate) fn places(&self) -> Vec<String> {
+        let mut places: Vec<String> = Vec::new();
+        for seen in self.seen.iter().filter(|seen| seen.asleep) {
+            let Some(told) = Told::by(&seen.trace, true) else { continue };
+            if !places.contains(&told.place) && places.len() < GROUPS {
+                places.push(told.place);
+            }
+        }
+        places
+    }
+
+    /// The stack of most threads of an op as lines, the innermost first: what was called, and the functions of the user's.
+    /// Without an op, of those that nobody wrapped.
+    pub(crate) fn lines(&self, op: Option<u32>) -> Option<Vec<String>> {
+        let of_op = |seen: &&Seen| match seen.place {
+            Place::Poll(of) | Place::Execution(of) => Some(of) == op,
+            Place::Worker(_) => op.is_none(),
+        };
+        let most = self.asleep().chain(self.computing()).filter(|of| of.first().is_some_and(of_op));
+        let most = most.max_by_key(|of| of.iter().map(|seen| seen.times).sum::<u64>())?;
+        Some(lines(&merged(&most).0))
+    }
+}
+
+/// The outermost functions that the stacks have in common, and the tree of the rest.
+fn merged(of: &[&Seen]) -> (StackTrace, Vec<StackBranch>) {
+    let traces: Vec<(Arc<StackTrace>, u64)> = of.iter().map(|seen| (Arc::clone(&seen.trace), seen.times)).collect();
+    let Some((most, _)) = traces.iter().max_by_key(|(_, times)| *times) else {
+        return (StackTrace { frames: Vec::new(), culprit: None, complete: false }, Vec::new());
+    };
+    if traces.len() == 1 {
+        return (StackTrace::clone(most), Vec::new());
+    }
+    let common = tree::in_common(&traces);
+    let frames = most.frames[most.frames.len() - common..].to_vec();
+    let culprit = frames.iter().position(|frame| frame.kind == FrameKind::User);
+    let tree = tree::branches(&traces, common);
+    match culprit {
+        Some(_) => (StackTrace { frames, culprit, complete: most.complete }, tree),
+        // Nothing of the user's is common to them: the most frequent says more.
+        None => (StackTrace::clone(most), tree),
+    }
+}
+
+fn group(of: &[&Seen], name: impl Fn(u32) -> Option<&'static str>) -> StackGroup {
+    let (stack, tree) = merged(of);
+    let stalls: HashSet<_> = of.iter().flat_map(|seen| &seen.stalls).collect();
+    let first = of.first();
+    StackGroup {
+        op: first.and_then(|first| match first.place {
+            Place::Poll(op) | Place::Execution(op) => name(op),
+            Place::Worker(_) => None,
+        }),
+        threads: stalls.len() as u64,
+        captures: of.iter().map(|seen| seen.times).sum(),
+        asleep: first.is_some_and(|first| first.asleep),
+        oldest: Duration::from_nanos(of.iter().map(|seen| seen.oldest).max().unwrap_or(0)),
+        stack,
+        tree,
+    }
+}
+
+/// What was called from the culprit frame, that frame, and those of the user's around it. Without one: the innermost.
+fn lines(trace: &StackTrace) -> Vec<String> {
+    let Some(at) = trace.culprit else {
+        return trace.frames.iter().take(LINES).map(ToString::to_string).collect();
+    };
+    let inside = Told::by(trace, true).and_then(|told| told.inside);
+    let yours = trace.frames[at..].iter().enumerate().filter(|(far, frame)| *far == 0 || frame.kind == FrameKind::User);
+    inside.into_iter().chain(yours.map(|(_, frame)| frame.to_string())).take(LINES).collect()
+}
+
+/// One line for the group, and one for each function that is told of.
+impl fmt::Display for StackGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = if self.threads == 1 { "1 thread" } else { &format!("{} threads", self.threads) };
+        let does = if self.asleep { "asleep" } else { "computing" };
+        write!(f, "{threads} {does}")?;
+        match self.op {
+            Some(op) => write!(f, " in `{op}`")?,
+            None => f.write_str(" in what nobody wrapped")?,
+        }
+        write!(f, ", for up to {:.1?}:", self.oldest)?;
+        for line in lines(&self.stack) {
+            write!(f, "\n    {line}")?;
+        }
+        for branch in &self.tree {
+            write!(f, "\n    {:3} % {:indent$}{}", branch.percent, "", branch.function, indent = 2 * branch.depth)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::super::What;
+    use super::super::told::tests::trace;
+    use super::*;
+
+    fn taken(tid: u32, asleep: bool, functions: &[&str]) -> Taken {
+        Taken { place: Place::Execution(1), tid, since: 5, at: 25, asleep, trace: Ok(Arc::new(trace(functions))) }
+    }
+
+    const SLEEPS: [&str; 3] = ["clock_nanosleep", "std::thread::sleep", "app::fetch"];
+
+    #[test]
+    fn equal_stacks_are_one_group_with_a_count() {
+        let mut captures = Captures::default();
+        for tid in [1, 2, 3, 3] {
+            captures.add(&taken(tid, true, &SLEEPS));
+        }
+        captures.add(&taken(4, true, &["read", "std::fs::read", "app::load"]));
+        let groups = captures.groups(|op| (op == 1).then_some("op"));
+        let told: Vec<_> = groups.iter().map(|group| (group.op, group.threads, group.captures)).collect();
+        assert_eq!(told, [(Some("op"), 3, 4), (Some("op"), 1, 1)]);
+        assert_eq!(groups[0].oldest, Duration::from_nanos(20));
+        assert_eq!(captures.lines(Some(1)), Some(vec!["std::thread::sleep".to_owned(), "app::fetch".to_owned()]));
+        assert_eq!(captures.lines(Some(2)), None);
+        assert_eq!(captures.told(true).and_then(|told| told.what), Some(What::Call));
+        assert_eq!(captures.told(false), None);
+        assert_eq!(captures.places(), ["app::fetch", "app::load"]);
+        assert!(groups[0].to_string().contains("3 threads asleep in `op`"), "{}", groups[0]);
+    }
+
+    #[test]
+    fn who_computes_is_where_all_captures_agree() {
+        let mut captures = Captures::default();
+        for _ in 0..3 {
+            captures.add(&taken(1, false, &["app::hash", "app::work", "app::handler"]));
+        }
+        captures.add(&taken(1, false, &["app::parse", "app::work", "app::handler"]));
+        let groups = captures.groups(|_| None);
+        assert_eq!(groups.len(), 1);
+        let (stack, tree) = (&groups[0].stack, &groups[0].tree);
+        assert_eq!(stack.frames.len(), 2);
+        assert_eq!(captures.told(false).map(|told| told.place), Some("app::work".to_owned()));
+        assert_eq!(tree.iter().map(|branch| branch.percent).collect::<Vec<_>>(), [75, 25]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_a_reason_is_kept_where_there_is_no_stack() {
+        let mut captures = Captures::default();
+        let refused = Taken { trace: Err("because"), ..taken(1, true, &SLEEPS) };
+        captures.add(&refused);
+        assert_eq!(captures.failed(), Some("because"));
+        for number in 0..10_000 {
+            captures.add(&taken(number, true, &["read", &format!("app::f{number}")]));
+        }
+        assert_eq!((captures.seen.len(), captures.others), (DIFFERENT, 10_000 - DIFFERENT as u64));
+        assert_eq!(captures.failed(), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! In which function stuck threads are found, in programs built in each of the usual ways.
+//!
+//! How many must be: all where names are whole, two of three where the compiler leaves less, as measured.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64", not(starvation_elsewhere)))]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+use std::process::Command;
+
+/// How an example is built, and what must be found in it.
+struct Built {
+    name: &'static str,
+    release: bool,
+    settings: &'static [(&'static str, &'static str)],
+    /// In percent.
+    found: usize,
+    with_line: bool,
+}
+
+#[track_caller]
+fn check(built: &Built) {
+    let target = concat!(env!("CARGO_MANIFEST_DIR"), "/target/profiles/").to_owned() + built.name;
+    let mut run = Command::new(env!("CARGO"));
+    run.args(["run", "--quiet", "--example", "stuck", "--features", "stacks", "--target-dir", &target]);
+    if built.release {
+        run.arg("--release");
+    }
+    // Whatever this test itself was built with is not what is asked for.
+    run.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("RUSTFLAGS").env("CARGO_INCREMENTAL", "0");
+    run.envs(built.settings.iter().copied());
+    let output = run.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{}: {text}", built.name);
+    let last = text.lines().last().unwrap();
+    let numbers: Vec<usize> = last.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    let [found, all, _, lines] = numbers[..] else { panic!("{last}") };
+    assert!(all >= 18 && found * 100 >= all * built.found, "{text}");
+    assert!(!built.with_line || lines == all, "{text}");
+}
+
+const ALL: usize = 100;
+const TWO_OF_THREE: usize = 66;
+
+#[test]
+fn as_developed() {
+    check(&Built { name: "dev", release: false, settings: &[], found: ALL, with_line: true });
+}
+
+#[test]
+fn as_released() {
+    check(&Built { name: "release", release: true, settings: &[], found: TWO_OF_THREE, with_line: false });
+}
+
+#[test]
+fn with_the_newer_names() {
+    let settings = &[("RUSTFLAGS", "-Csymbol-mangling-version=v0")];
+    check(&Built { name: "v0", release: true, settings, found: ALL, with_line: false });
+}
+
+#[test]
+fn optimized_as_a_whole() {
+    let settings = &[("CARGO_PROFILE_RELEASE_LTO", "fat"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")];
+    check(&Built { name: "fat", release: true, settings, found: TWO_OF_THREE, with_line: false });
+}
+
+#[test]
+fn where_panics_abort() {
+    let settings = &[("CARGO_PROFILE_RELEASE_PANIC", "abort")];
+    check(&Built { name: "abort", release: true, settings, found: TWO_OF_THREE, with_line: false });
+}
+
+#[test]
+fn with_line_tables() {
+    let settings = &[("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only")];
+    check(&Built { name: "lines", release: true, settings, found: ALL, with_line: true });
+}
