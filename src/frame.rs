@@ -48,7 +48,7 @@ pub struct Frame {
 impl Frame {
     /// A place of which no more is known.
     #[cfg(feature = "stacks")]
-    #[cfg_attr(starvation_elsewhere, allow(dead_code, reason = "no stack is taken"))]
+    #[cfg_attr(any(starvation_elsewhere, starvation_loom), allow(dead_code, reason = "no stack is taken"))]
     pub(crate) fn unknown(module: &str, offset: u64) -> Self {
         Self {
             function: None,

@@ -5,7 +5,9 @@
 //! statics (the registries' heads) is too plain to need a model.
 
 #[cfg(not(starvation_loom))]
-pub(crate) use std::sync::atomic::{AtomicI32, AtomicU64, Ordering, fence};
+#[cfg_attr(not(feature = "stacks"), allow(unused_imports, reason = "for the words of stacks"))]
+pub(crate) use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(starvation_loom)]
-pub(crate) use loom::sync::atomic::{AtomicI32, AtomicU64, Ordering, fence};
+#[cfg_attr(not(feature = "stacks"), allow(unused_imports, reason = "for the words of stacks"))]
+pub(crate) use loom::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};

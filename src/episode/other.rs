@@ -125,6 +125,7 @@ impl Other {
                     now: self.now,
                     age: self.age,
                     conduct: self.conduct.recent(),
+                    limit: look.sample.long_poll_limit,
                     around: Around { short: look.facts.is_short_of_cpu(), ..self.around },
                     stack: poll::stack_of(look),
                     ..Polls::default()

@@ -116,6 +116,7 @@ impl Polls {
             conduct: self.conduct.recent(),
             length: self.age.max(self.ended_time / self.ended.max(1)),
             steps: self.steps,
+            limit: look.op(self.op).map_or(0, |(op, _)| op.long_poll_limit),
             around: Around { short: look.facts.is_short_of_cpu(), ..self.around },
             stack: stack_of(look),
         };

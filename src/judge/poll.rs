@@ -21,6 +21,8 @@ pub(crate) struct Polls {
     pub(crate) length: u64,
     /// Watched futures inside these polls came and went: it is many small steps.
     pub(crate) steps: bool,
+    /// How long one may go on.
+    pub(crate) limit: u64,
     pub(crate) around: Around,
     pub(crate) stack: Stack,
 }
@@ -74,14 +76,16 @@ const SERIOUS: u64 = 1_000_000_000;
 const LATE: u64 = 25_000_000;
 
 pub(crate) fn judge(polls: Polls) -> Verdict {
-    let Polls { culprits, victims, calls, now, age, conduct, length, steps, around, stack } = polls;
+    let Polls { culprits, victims, calls, now, age, conduct, length, steps, limit, around, stack } = polls;
     // What a thread did in a small part of the time says nothing of the rest.
     let conduct = if conduct.of.saturating_mul(4) < length { Conduct::default() } else { conduct };
     let name = culprits.first().map_or("code that nobody wrapped".to_owned(), |culprit| format!("`{}`", culprit.op));
     let name = name.as_str();
     let (detail, told, confidence) = manner(&conduct, &around);
     let (detail, told, confidence) = stack.confirm(&conduct, detail, told, confidence);
-    let guess = detail == "unknown" && around.short;
+    // Who was seen to compute for less than a poll may go on may have gone on for so long for want of a CPU.
+    let computed = conduct.on_cpu / calls.max(1) >= limit;
+    let guess = around.short && (detail == "unknown" || detail == "computing" && !computed);
     let going_on = match now {
         0 => format!("{} of {name} over the threshold, none now", so_many(calls, "poll", "polls")),
         _ => format!("{} of {name} going on, the oldest for {:.1?}", so_many(now, "poll", "polls"), nanos(age)),
@@ -349,7 +353,9 @@ mod tests {
             let location = std::panic::Location::caller();
             let culprit =
                 Culprit { op: "op", location, role: "poller", count: 1, oldest: nanos(MS), share: None, stack: None };
-            let polls = Polls { culprits: vec![culprit], calls: 1, now: 1, age: 100 * MS, conduct, ..Polls::default() };
+            let culprits = vec![culprit];
+            let polls =
+                Polls { culprits, calls: 1, now: 1, age: 100 * MS, limit: 25 * MS, conduct, ..Polls::default() };
             move |around| {
                 let verdict = judge(Polls { around, ..polls });
                 (verdict.cause, verdict.culprits.len())
@@ -360,6 +366,9 @@ mod tests {
         assert_eq!(culprit(asleep(Asleep::Unknown(64)))(short), (Cause::Undetermined, 0));
         assert_eq!(culprit(asleep(Asleep::Call("read")))(short), (Cause::LongPoll, 1));
         assert_eq!(culprit(Conduct::new(100 * MS, 99 * MS, 0, None))(short), (Cause::LongPoll, 1));
+        // Two thirds of what it took nobody has seen.
+        assert_eq!(culprit(Conduct::new(30 * MS, 20 * MS, 0, None))(short), (Cause::Undetermined, 0));
+        assert_eq!(culprit(Conduct::new(30 * MS, 20 * MS, 0, None))(Around::default()), (Cause::LongPoll, 1));
     }
 
     #[test]

@@ -142,7 +142,10 @@ impl OpSample {
         excuse(&mut fresh.long_polls, &mut fresh.long_poll_time, self.long_poll_limit, without_cpu);
         excuse(&mut fresh.late_polls, &mut fresh.late_poll_time, self.long_poll_limit, 0);
         let average = fresh.dominated_wait.checked_div(fresh.dominated).unwrap_or(0);
-        let lost = sample.lost_by_waking(sample.previous.saturating_sub(average)).saturating_mul(fresh.dominated);
+        let lost = sample.lost_by_waking(sample.previous.saturating_sub(average));
+        // A thread that waited for a CPU is the reason only if it did so for most of the time: others serve the same queue.
+        let lost = if lost.saturating_mul(3) >= average.saturating_mul(2) { lost } else { 0 };
+        let lost = lost.saturating_mul(fresh.dominated);
         excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, lost);
         // What is handed out passes from one thread to the next, each of which may have had no CPU.
         let average = fresh.long_wait_time.checked_div(fresh.long_waits).unwrap_or(0);
@@ -151,8 +154,9 @@ impl OpSample {
         (fresh, excused)
     }
 
-    /// What has begun and ended while the observer could not look for a long time, `gap`, leaves its length behind and nothing of what it
-    /// did meanwhile: it may as well have had no CPU. The observer's start is such a time, and a long one on a busy machine.
+    /// What has begun and ended while the observer could not look for a long time, `gap`, leaves its length behind and
+    /// nothing of what it did meanwhile: it may as well have had no CPU. The observer's start is such a time, and a long one
+    /// on a busy machine.
     fn forget_unseen(&self, fresh: &mut Counted, gap: u64) {
         let forget = |count: &mut u64, time: &mut u64| {
             // It may have begun right before the last look that there was.

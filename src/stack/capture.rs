@@ -1,6 +1,9 @@
 //! What is taken of a thread: its registers and a copy of a piece of its stack.
 
-#![cfg_attr(any(not(target_os = "linux"), starvation_elsewhere), allow(dead_code, reason = "none is taken there"))]
+#![cfg_attr(
+    any(not(target_os = "linux"), starvation_elsewhere, starvation_loom),
+    allow(dead_code, reason = "none is taken there")
+)]
 
 use std::fmt;
 

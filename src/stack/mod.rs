@@ -10,7 +10,7 @@ mod capturer;
         target_os = "linux",
         target_pointer_width = "64",
         any(target_arch = "x86_64", target_arch = "aarch64"),
-        not(starvation_elsewhere)
+        not(any(starvation_elsewhere, starvation_loom))
     ),
     path = "linux/mod.rs"
 )]
@@ -19,13 +19,21 @@ mod capturer;
         target_os = "linux",
         target_pointer_width = "64",
         any(target_arch = "x86_64", target_arch = "aarch64"),
-        not(starvation_elsewhere)
+        not(any(starvation_elsewhere, starvation_loom))
     )),
     path = "elsewhere.rs"
 )]
 mod machine;
 
+/// The rest of it speaks to the kernel, which no model can.
+#[cfg(all(test, starvation_loom))]
+#[path = "linux/take/word.rs"]
+mod word;
+
 pub use capture::CannotCapture;
-#[cfg_attr(any(not(target_os = "linux"), starvation_elsewhere), allow(unused_imports, reason = "as before"))]
+#[cfg_attr(
+    any(not(target_os = "linux"), starvation_elsewhere, starvation_loom),
+    allow(unused_imports, reason = "as before")
+)]
 pub(crate) use capture::{Capture, Registers, Way};
 pub(crate) use capturer::Capturer;

@@ -67,9 +67,12 @@ truths! {
     /// The threads of a pool get no CPU, of which there are as many as of them.
     starved_pool: pool(2, 80) => SHORT.detail("neighbours").victims(&["call"]);
     /// Calls wait a little longer than they may, while threads have no CPU for as long.
-    late_threads: late_threads(60) => Expected::healthy();
+    late_threads: late_threads(75) => Expected::healthy();
     /// Their pool is full, and its threads have what they want.
     full_pool: late_threads(5)
+        => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["call"]).victims(&["call"]);
+    /// So it is where one of them has no CPU for a part of the wait only.
+    full_pool_on_a_busy_machine: late_threads(40)
         => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["call"]).victims(&["call"]);
     /// Eight have only each other to blame.
     crowded_pool: pool(8, 80)

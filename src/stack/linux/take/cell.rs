@@ -1,14 +1,13 @@
 //! Where an observer and the thread that it has sent a signal meet.
 //!
-//! A cell's word goes from idle to armed (observer), to copying (the handler that answers), to done (the same) and to idle
-//! again (observer), or from armed back to idle (observer, when it does not wait any longer). It holds a sequence number
-//! as well, so that a handler that was held up between looking and moving finds a word that it does not know.
+//! Who may touch what is in a cell goes by its [`Word`].
 //!
 //! Cells are never freed, since a handler may look at them at any time, and there are no more than [`CELLS`] of them.
 
 use super::LONGEST;
 use super::length_within;
 use super::memory;
+use super::word::{Begun, Word};
 use crate::stack::capture::REGISTERS;
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
@@ -20,20 +19,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 const CELLS: usize = 16;
 static TABLE: [AtomicPtr<Cell>; CELLS] = [const { AtomicPtr::new(ptr::null_mut()) }; CELLS];
 
-const STATE: u32 = 0b11;
-const IDLE: u32 = 0;
-const ARMED: u32 = 1;
-const COPYING: u32 = 2;
-const DONE: u32 = 3;
-/// What the sequence number counts in.
-const ONE: u32 = STATE + 1;
-
 /// What lies below the buffer that a signal's frame does not touch.
 pub(super) const RED_ZONE: u64 = super::RED_ZONE;
 
+pub(super) use super::word::Outcome;
+
 /// One request at a time.
 pub(super) struct Cell {
-    word: AtomicU32,
+    word: Word,
     /// Some observer has it.
     taken: AtomicBool,
     tid: AtomicU32,
@@ -55,16 +48,6 @@ pub(super) struct Copied {
     length: usize,
 }
 
-/// What became of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Done,
-    /// Nobody has begun to answer, and nobody will.
-    Cancelled,
-    /// Somebody has begun.
-    Copying,
-}
-
 // SAFETY: `copied` and what `buffer` points to are touched by whoever made the word copying, until it is done, and then by
 // the observer that the cell is taken by; all else is atomic, and `buffer` itself never changes.
 unsafe impl Sync for Cell {}
@@ -75,7 +58,7 @@ impl Cell {
     fn new() -> Self {
         let buffer = Box::leak(vec![0_u8; LONGEST].into_boxed_slice());
         Self {
-            word: AtomicU32::new(IDLE),
+            word: Word::new(),
             taken: AtomicBool::new(true),
             tid: AtomicU32::new(0),
             bounds: (AtomicU64::new(0), AtomicU64::new(0)),
@@ -110,8 +93,8 @@ impl Cell {
             if cell.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 continue;
             }
-            // Acquire: a thread that was given up has done with it.
-            if cell.word.load(Ordering::Acquire) & STATE != COPYING {
+            // A thread that was given up may be writing to it still.
+            if !cell.word.is_copying() {
                 return Some(cell);
             }
             cell.give_back();
@@ -127,43 +110,29 @@ impl Cell {
 
     /// Asks a thread. The answer is a sequence number.
     pub(super) fn arm(&self, tid: u32, bounds: (u64, u64), file: RawFd) -> u32 {
-        // Relaxed: only the observer that has it changes a word that is not armed or copying.
-        let word = (self.word.load(Ordering::Relaxed) & !STATE).wrapping_add(ONE) | ARMED;
-        // Relaxed: the release below makes these seen.
-        self.tid.store(tid, Ordering::Relaxed);
-        self.bounds.0.store(bounds.0, Ordering::Relaxed);
-        self.bounds.1.store(bounds.1, Ordering::Relaxed);
-        self.file.store(file, Ordering::Relaxed);
-        // Release: pairs with the acquire in `begin`.
-        self.word.store(word, Ordering::Release);
-        word / ONE
+        self.word.arm(|| {
+            // Relaxed: the word, which is armed after this, makes these seen.
+            self.tid.store(tid, Ordering::Relaxed);
+            self.bounds.0.store(bounds.0, Ordering::Relaxed);
+            self.bounds.1.store(bounds.1, Ordering::Relaxed);
+            self.file.store(file, Ordering::Relaxed);
+        })
     }
 
-    /// The word, for waiting until it changes, and what it says.
+    /// The word, for waiting until it changes, what it is, and whether it is done.
     pub(super) fn look(&self) -> (&AtomicU32, u32, bool) {
-        // Acquire: what was copied is seen if it is done.
-        let word = self.word.load(Ordering::Acquire);
-        (&self.word, word, word & STATE == DONE)
+        let (word, is_done) = self.word.look();
+        (self.word.plain(), word, is_done)
     }
 
     /// Does not wait any longer.
     pub(super) fn cancel(&self) -> Outcome {
-        // Relaxed: nothing but the word is looked at.
-        let word = self.word.load(Ordering::Relaxed);
-        let armed = word & !STATE | ARMED;
-        // Relaxed: nothing was written that a handler could miss. Acquire: what was copied is seen if it is done.
-        match self.word.compare_exchange(armed, word & !STATE | IDLE, Ordering::Relaxed, Ordering::Acquire) {
-            Ok(_) => Outcome::Cancelled,
-            Err(word) if word & STATE == DONE => Outcome::Done,
-            Err(word) if word & STATE == COPYING => Outcome::Copying,
-            Err(_) => Outcome::Cancelled,
-        }
+        self.word.cancel()
     }
 
     /// What was copied, once it is done.
     pub(super) fn copied(&self) -> Option<(Copied, &[u8])> {
-        // Acquire: pairs with the release in `answer`.
-        if self.word.load(Ordering::Acquire) & STATE != DONE {
+        if !self.word.look().1 {
             return None;
         }
         // SAFETY: it is done, so nobody writes until the observer, which this is, arms it again.
@@ -172,18 +141,11 @@ impl Cell {
         Some((copied, unsafe { std::slice::from_raw_parts(self.buffer, copied.length) }))
     }
 
-    /// For the handler: whether this is a request to this thread, and nobody else has begun to answer it. Then the word is
-    /// returned, and the cell is the caller's until it calls [`Cell::answer`].
-    fn begin(&self, tid: u32) -> Option<u32> {
-        // Acquire: pairs with the release in `arm`.
-        let armed = self.word.load(Ordering::Acquire);
-        // Relaxed: written before the word was armed. If it is of a later request, the exchange fails.
-        if armed & STATE != ARMED || self.tid.load(Ordering::Relaxed) != tid {
-            return None;
-        }
-        let copying = armed & !STATE | COPYING;
-        // Acquire: what the observer read of the buffer is behind it.
-        self.word.compare_exchange(armed, copying, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| copying)
+    /// For the handler: whether this is a request to this thread, and nobody else has begun to answer it. Then the cell is the
+    /// caller's until it says that it is done.
+    fn begin(&self, tid: u32) -> Option<Begun> {
+        // Relaxed: written before the word was armed.
+        self.word.begin(|| self.tid.load(Ordering::Relaxed) == tid)
     }
 
     /// For the handler: copies. Only system calls and plain stores.
@@ -207,13 +169,6 @@ impl Cell {
         // SAFETY: this thread's while it is copying.
         unsafe { *self.copied.get() = Copied { registers, base, length } };
     }
-
-    /// For the handler: whether it is done by now, and what to wake.
-    fn answer(&self, copying: u32) -> &AtomicU32 {
-        // Release: pairs with the acquire in `look` and `copied`.
-        self.word.store(copying & !STATE | DONE, Ordering::Release);
-        &self.word
-    }
 }
 
 /// For the handler: answers all requests to this thread, and has `wake` wake who asked. No lock, allocation or panic.
@@ -227,9 +182,10 @@ pub(super) fn answer_all(tid: u32, registers: &[u64; REGISTERS], stack: u64, wak
         }
         // SAFETY: what is in the table is never freed.
         let cell = unsafe { &*cell };
-        if let Some(word) = cell.begin(tid) {
+        if let Some(begun) = cell.begin(tid) {
             cell.fill(*registers, stack);
-            wake(cell.answer(word));
+            cell.word.answer(begun);
+            wake(cell.word.plain());
         }
     }
 }
@@ -277,32 +233,17 @@ mod tests {
         let cell = Cell::claim().unwrap();
         let tid = u32::MAX - 3;
         cell.arm(tid, (0, 0), NOT_AT_ALL);
-        let word = cell.begin(tid).unwrap();
+        let begun = cell.begin(tid).unwrap();
         assert!(cell.begin(tid).is_none());
         assert_eq!(cell.cancel(), Outcome::Copying);
         cell.give_back();
         let others: Vec<_> = std::iter::from_fn(Cell::claim).collect();
         assert!(others.iter().all(|other| !ptr::eq(*other, cell)));
         cell.fill(registers(), 0);
-        cell.answer(word);
+        cell.word.answer(begun);
         others.iter().for_each(|other| other.give_back());
         let all: Vec<_> = std::iter::from_fn(Cell::claim).collect();
         assert!(all.iter().any(|other| ptr::eq(*other, cell)));
         all.iter().for_each(|other| other.give_back());
-    }
-
-    #[test]
-    fn a_word_that_was_armed_again_meanwhile_is_not_mistaken() {
-        let cell = Cell::claim().unwrap();
-        let tid = u32::MAX - 4;
-        cell.arm(tid, (0, 0), NOT_AT_ALL);
-        let stale = cell.look().1;
-        assert_eq!(cell.cancel(), Outcome::Cancelled);
-        cell.arm(tid, (0, 0), NOT_AT_ALL);
-        // What a handler does that looked at the first request.
-        let copying = stale & !STATE | COPYING;
-        assert!(cell.word.compare_exchange(stale, copying, Ordering::Acquire, Ordering::Relaxed).is_err());
-        assert_eq!(cell.cancel(), Outcome::Cancelled);
-        cell.give_back();
     }
 }

@@ -11,6 +11,7 @@ mod install;
 mod memory;
 mod signal;
 mod task;
+mod word;
 
 use crate::stack::{CannotCapture, Capture};
 use asleep::Seen;
