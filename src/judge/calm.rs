@@ -5,6 +5,7 @@ use crate::cause::{Action, Cause};
 use crate::counted::Counted;
 use crate::facts::{Facts, OpFacts};
 use crate::incident::Culprit;
+use crate::lately::Share;
 use crate::trips::Trips;
 
 /// From this many calls on their average says something.
@@ -13,6 +14,8 @@ const CALLS: u64 = 8;
 const LONG: u64 = 100_000_000;
 /// So many times slower than ever is slower than usual, in percent.
 const SLOWER: u64 = 150;
+/// From so many percent of its time on a CPU on a call that lacks one may take many times as long.
+const WANTS: u64 = 5;
 /// A flood is at least so many calls, and so much time on the way to their threads and back.
 const FLOOD: u64 = 2_000;
 const FLOOD_TIME: u64 = 100_000_000;
@@ -25,8 +28,9 @@ const TIMES: u64 = 4;
 /// The verdict where no incident is.
 pub(crate) fn judge(facts: &Facts) -> Verdict {
     let worst = |of: fn(&OpFacts) -> u64| facts.ops.iter().max_by_key(move |op| of(op));
-    // Where CPUs are short all work is slow, and it is not the work's fault.
-    if let Some(slow) = worst(slow_time).filter(|op| slow_time(op) > 0 && !facts.is_short_of_cpu()) {
+    // Where CPUs are short all work is slow that wants one, and it is not the work's fault.
+    let explained = |op: &OpFacts| facts.is_short_of_cpu() && !only_waits(op);
+    if let Some(slow) = worst(slow_time).filter(|op| slow_time(op) > 0 && !explained(op)) {
         return slow_work(slow);
     }
     if let Some(flood) = worst(flood_time).filter(|op| flood_time(op) > 0) {
@@ -55,6 +59,14 @@ fn slow_time(op: &OpFacts) -> u64 {
     let later = op.history.since(op.early);
     let since = later.execution_time.checked_div(later.ended).filter(|_| later.ended >= CALLS).unwrap_or(0);
     if slower(mean, op.history.since(recent)) || slower(since, op.early) { recent.execution_time } else { 0 }
+}
+
+/// Whether the calls of an op want next to no CPU and are so long that to get one late at their end explains nothing.
+fn only_waits(op: &OpFacts) -> bool {
+    let recent = op.counted.recent();
+    let cpu = Share { part: recent.cpu, of: recent.cpu_known_execution };
+    let mean = recent.execution_time.checked_div(recent.ended).unwrap_or(0);
+    cpu.of > 0 && !cpu.is_at_least(WANTS) && mean >= 2 * LONG
 }
 
 /// How long the calls of an op were on their way, where that is what they mostly did; otherwise 0.

@@ -2,7 +2,7 @@
 //! wrong in them.
 
 use super::poll::Does;
-use super::station::Work::{self, Computes, Sleeps};
+use super::station::Work::{self, Both, Computes, Sleeps};
 use super::timeline::Timeline;
 use super::{Expected, truths};
 use crate::cause::Action::*;
@@ -29,10 +29,16 @@ truths! {
     story_a_cpu: worker(8, 20, Computes(50))
         => Expected::of(PoolSaturated, BoundCpuPool).detail("cpu").culprits(&["model_call"]).victims(&["model_call"]);
     /// The pool has room, and the answers themselves take longer in steps.
-    story_a_decoy: decoy(15)
+    story_a_decoy: decoy(0, 15, 0)
         => Expected::of(SlowWork, LookDownstream).culprits(&["model_call"]);
     /// They take as long as ever.
-    story_a_steady: decoy(1) => Expected::healthy();
+    story_a_steady: decoy(0, 1, 0) => Expected::healthy();
+
+    /// They wait for somebody else, and so they do on a machine that is short of CPUs, where the observer comes late.
+    decoy_on_a_busy_machine: decoy(0, 15, 300)
+        => Expected::of(SlowWork, LookDownstream).culprits(&["model_call"]);
+    /// They compute for a part of their time, which takes longer there.
+    slow_on_a_busy_machine: decoy(20, 15, 300) => Expected::healthy();
 
     /// A server is stopped at an even period.
     story_b: stopped_server(&[20_000; 7]) => PAUSED.period_ms(20_700);
@@ -79,17 +85,22 @@ fn worker(threads: usize, jobs: usize, call: Work) -> Timeline {
 }
 
 /// Six jobs at once on forty threads, whose calls come to take so many times as long.
-fn decoy(times: u64) -> Timeline {
+/// Calls of 100 ms, which compute for `percent` of their time, then take so many times as long; the observer comes so late
+/// meanwhile.
+fn decoy(percent: u64, times: u64, late: u64) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(2);
     let pool = time.pool(runtime, 40);
     let model_call = time.op("model_call", runtime);
     for _ in 0..20 {
-        time.calls(pool, model_call, 6, Sleeps(100));
-        time.pass(150);
+        time.calls(pool, model_call, 6, Both(percent, 100 - percent));
+        time.pass(250);
     }
     for _ in 0..8 {
-        time.calls(pool, model_call, 6, Sleeps(100 * times));
+        time.calls(pool, model_call, 6, Both(percent * times, (100 - percent) * times));
+        if late > 0 {
+            time.be_late(late);
+        }
         time.pass(100 * times + 50);
     }
     time
