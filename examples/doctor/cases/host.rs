@@ -62,7 +62,7 @@ fn cpu_quota(ward: &'static Ward) {
         sleep(ms(3_000)).await;
     });
     // Where other processes leave it even less than its quota that holds nothing back.
-    if limited && throttled_percent().is_some_and(|percent| percent < 30) {
+    if limited && throttled_percent().is_some_and(|percent| percent < 70) {
         ward.expect_instead(CONTENTION.detail(&["quota", "neighbours"]).actions(&[
             "fit_workers_to_quota",
             "look_at_host",

@@ -54,10 +54,10 @@ fn turn(counts: &Disturbed, pair: &(UnixStream, UnixStream), spins: Duration) {
     counts.short.fetch_add(u64::from(read.is_ok_and(|read| read != 8)), Ordering::Relaxed);
 }
 
-fn look_at(spins: Duration, requests: u64) -> (Arc<Disturbed>, Capturer) {
-    let counts = Arc::new(Disturbed::default());
-    let own = Arc::clone(&counts);
-    let victim = Victim::start(Builder::new(), move |victim| {
+/// A thread that takes such turns until it is dropped.
+fn victim(spins: Duration, counts: &Arc<Disturbed>) -> Victim {
+    let own = Arc::clone(counts);
+    Victim::start(Builder::new(), move |victim| {
         let pair = UnixStream::pair().unwrap();
         pair.0.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         victim.with_sentinel(|| {
@@ -65,7 +65,12 @@ fn look_at(spins: Duration, requests: u64) -> (Arc<Disturbed>, Capturer) {
                 turn(&own, &pair, spins);
             }
         });
-    });
+    })
+}
+
+fn look_at(spins: Duration, requests: u64) -> (Arc<Disturbed>, Capturer) {
+    let counts = Arc::new(Disturbed::default());
+    let victim = victim(spins, &counts);
     let mut capturer = Capturer::new(true);
     for number in 0..requests {
         // At another moment of its turn each time.
@@ -108,5 +113,33 @@ fn a_thread_that_sleeps_and_computes_in_turns_goes_on() {
         assert!(
             counts.interrupted.load(Ordering::Relaxed) <= capturer.counts().signalled + capturer.counts().no_answer
         );
+    }
+}
+
+/// Many at once are watched for a million of their calls:
+/// `cargo test --release --features stacks --lib a_million_calls -- --ignored --nocapture`.
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_calls() {
+    const CALLS: u64 = 1_000_000;
+    for (threads, spins) in [(64, 0), (16, 20), (4, 3_000)] {
+        let counts = Arc::new(Disturbed::default());
+        let victims: Vec<Victim> = (0..threads).map(|_| victim(Duration::from_micros(spins), &counts)).collect();
+        let mut capturer = Capturer::new(true);
+        let (begin, mut requests) = (Instant::now(), 0);
+        // Those that compute for long make few calls: they are watched for minutes.
+        while counts.calls.load(Ordering::Relaxed) < CALLS && begin.elapsed() < Duration::from_secs(120) {
+            for victim in &victims {
+                requests += 1;
+                if let Ok(capture) = victim.capture(&mut capturer) {
+                    victim.check(&capture);
+                }
+            }
+        }
+        print(&format!("{threads} threads, computing for {spins} us in between"), &counts, &capturer);
+        assert_eq!((capturer.counts().requests(), counts.short.load(Ordering::Relaxed)), (requests, 0));
+        if spins == 0 {
+            assert_eq!(counts.interrupted.load(Ordering::Relaxed), 0);
+        }
     }
 }
