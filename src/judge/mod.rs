@@ -128,6 +128,10 @@ fn alike(a: &Incident, b: &Incident) -> bool {
 /// latest does may show only when it is over.
 pub(crate) fn answer(incidents: &[Arc<Incident>]) -> Option<Diagnosis> {
     let worst = worst(incidents)?;
+    // What the latest does may not be known yet, where it is known of one before it.
+    let sure = incidents.iter().filter(|other| alike(worst, other) && other.diagnosis.confidence >= LIKELY);
+    let told = sure.max_by_key(|other| other.opened_after).filter(|_| worst.diagnosis.confidence < LIKELY);
+    let worst = told.unwrap_or(worst);
     let mut answer = worst.diagnosis.clone();
     for other in incidents.iter().filter(|other| !Arc::ptr_eq(other, worst) && alike(worst, other)).rev() {
         // One that came at another time does not hide that they come evenly.

@@ -62,7 +62,7 @@ pub(crate) struct OpSample {
 }
 
 /// An observer that has not looked for so much longer than it meant to has not seen what went on.
-const BLIND: u64 = 50_000_000;
+const BLIND: u64 = 10_000_000;
 /// An op that has done nothing for so long rests.
 const RESTS: u64 = 1_000_000_000;
 

@@ -89,6 +89,9 @@ truths! {
     lifo_child_again: lifo_child_again(280)
         => Expected::of(LongPoll, Offload).detail("computing").culprits(&["parse"]).victims(&["release"]).effects(&[LifoVictim]);
     lone_parse_again: lifo_child_again(0) => Expected::of(LongPoll, Offload).detail("computing").culprits(&["parse"]);
+    /// What the last of them does nobody knows.
+    lifo_child_unknown: lifo_child_then(280, Unknown)
+        => Expected::of(LongPoll, Yield).detail("computing").culprits(&["parse"]).victims(&["release"]).effects(&[LifoVictim]);
     /// Another worker takes the child at once.
     child_taken: lifo_child(0) => HARMLESS.meanwhile(&[LongPoll], &["parse"]);
 
@@ -271,8 +274,12 @@ fn lifo_child(waits: u64) -> Timeline {
 }
 
 fn lifo_child_again(waits: u64) -> Timeline {
+    lifo_child_then(waits, Computes)
+}
+
+fn lifo_child_then(waits: u64, does: Does) -> Timeline {
     let mut time = lifo_child(waits);
-    time.poll(0, 0, 300, Computes);
+    time.poll(0, 0, 300, does);
     time.pass(100);
     time
 }
