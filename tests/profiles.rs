@@ -1,6 +1,11 @@
 //! In which function stuck threads are found, in programs built in each of the usual ways.
 //!
-//! How many must be: all where names are whole, two of three where the compiler leaves less, as measured.
+//! How many must be: all where names are whole, two of three where the compiler leaves less, as measured. Each way but the
+//! first takes a minute or two to build, so most of them run only when they are asked for:
+//!
+//! ```text
+//! cargo test --all-features --test profiles -- --include-ignored --nocapture
+//! ```
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(starvation_elsewhere)))]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
@@ -21,9 +26,9 @@ struct Built {
 fn check(built: &Built) {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/target/profiles/").to_owned() + built.name;
     let mut run = Command::new(env!("CARGO"));
-    run.args(["run", "--quiet", "--example", "stuck", "--features", "stacks", "--target-dir", &target]);
+    run.args(["run", "--quiet", "--example", "stuck", "--all-features"]);
     if built.release {
-        run.arg("--release");
+        run.args(["--release", "--target-dir", &target]);
     }
     // Whatever this test itself was built with is not what is asked for.
     run.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("RUSTFLAGS").env("CARGO_INCREMENTAL", "0");
@@ -48,23 +53,27 @@ fn as_developed() {
 }
 
 #[test]
+#[ignore = "takes a minute or two to build"]
 fn as_released() {
     check(&Built { name: "release", release: true, settings: &[], found: TWO_OF_THREE, with_line: false });
 }
 
 #[test]
+#[ignore = "takes a minute or two to build"]
 fn with_the_newer_names() {
     let settings = &[("RUSTFLAGS", "-Csymbol-mangling-version=v0")];
     check(&Built { name: "v0", release: true, settings, found: ALL, with_line: false });
 }
 
 #[test]
+#[ignore = "takes a minute or two to build"]
 fn optimized_as_a_whole() {
     let settings = &[("CARGO_PROFILE_RELEASE_LTO", "fat"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")];
     check(&Built { name: "fat", release: true, settings, found: TWO_OF_THREE, with_line: false });
 }
 
 #[test]
+#[ignore = "takes a minute or two to build"]
 fn where_panics_abort() {
     let settings = &[("CARGO_PROFILE_RELEASE_PANIC", "abort")];
     check(&Built { name: "abort", release: true, settings, found: TWO_OF_THREE, with_line: false });
