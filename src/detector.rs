@@ -343,7 +343,7 @@ impl Drop for Detector {
 pub enum StacksError {
     /// The detector was not started with [`Builder::stacks`].
     NotAskedFor,
-    /// The thread that takes stacks did not answer within 30 s.
+    /// The thread that takes stacks did not answer within 30 s, or is not there: a fork does not copy it.
     NoAnswer,
 }
 
@@ -355,7 +355,7 @@ impl fmt::Display for StacksError {
                 "stacks are off: start the detector with `Builder::stacks(Stacks::Asleep)` or `WithSignals`"
             }
             Self::NoAnswer => {
-                "the thread that takes stacks did not answer within 30 s: it has no CPU, or the process is stopped"
+                "the thread that takes stacks did not answer: it had no CPU for 30 s, or this is a fork of its process"
             }
         })
     }

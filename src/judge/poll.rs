@@ -164,7 +164,7 @@ fn manner(conduct: &Conduct, around: &Around) -> (&'static str, String, f64) {
 impl Verdict {
     /// Nobody knows what the polls' threads did, and this machine is one on which they may have had no CPU.
     fn unless_starved(self, victims: Vec<Victim>) -> Self {
-        let advice = "Look at it again where CPUs are free, or have stacks taken: then what the thread does is known";
+        let advice = "Look at it again where CPUs are free: then what the thread does is known";
         let missing = "what a long poll did is not known, and threads are short of CPUs";
         Self { victims, ..Self::undetermined(missing, self.evidence, advice.to_owned()) }
     }

@@ -70,6 +70,10 @@ impl Reader {
 
     /// Has the stacks of all watched threads taken, and waits for them for so long.
     pub(crate) fn dump(&self, patience: Duration) -> Option<ThreadDump> {
+        // A fork has copied the handle and not the thread.
+        if self.process != std::process::id() {
+            return None;
+        }
         let (answer, answered) = mpsc::sync_channel(1);
         self.shared.dumps.push(answer);
         self.wake();
@@ -116,11 +120,12 @@ impl Shared {
         let mut capturer = Capturer::new(signals);
         // Acquire: pairs with the Release of the drop.
         while !self.over.load(Ordering::Acquire) {
-            if let Some(answer) = self.dumps.pop() {
+            // What is stuck comes first: who asks for dumps all the time keeps nobody from it.
+            if let Some(stuck) = self.asked.pop() {
+                self.take(&mut capturer, stuck);
+            } else if let Some(answer) = self.dumps.pop() {
                 // Who asked may have given up.
                 let _ = answer.send(dump::of_all(&mut capturer));
-            } else if let Some(stuck) = self.asked.pop() {
-                self.take(&mut capturer, stuck);
             } else {
                 // The next will be of another time.
                 capturer.refresh();

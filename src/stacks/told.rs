@@ -26,7 +26,7 @@ pub(crate) struct Told {
 }
 
 /// Parts of the names of functions that wait for a lock, in `std`, `parking_lot`, `tokio` and the C library.
-const LOCKS: [&str; 17] = [
+const LOCKS: [&str; 19] = [
     "sync::mutex::",
     "poison::mutex::",
     "sync::rwlock::",
@@ -39,6 +39,8 @@ const LOCKS: [&str; 17] = [
     "raw_mutex::",
     "raw_rwlock::",
     "remutex::",
+    "RawMutex",
+    "RawRwLock",
     "blocking_lock",
     "blocking_read",
     "blocking_write",
@@ -124,6 +126,9 @@ pub(super) mod tests {
             Some(What::Lock)
         );
         assert_eq!(what(&["syscall", "parking_lot::raw_mutex::RawMutex::lock_slow", "app::load"]), Some(What::Lock));
+        let of_map = ["syscall", "dashmap::lock::RawRwLock::lock_shared_slow", "dashmap::DashMap::get", "app::load"];
+        assert_eq!(what(&of_map), Some(What::Lock));
+        assert_eq!(what(&["syscall", "pollster::Signal::wait", "pollster::block_on", "app::x"]), Some(What::BlockOn));
         assert_eq!(what(&["__lll_lock_wait", "pthread_mutex_lock", "app::ffi"]), Some(What::Lock));
         assert_eq!(
             what(&["syscall", "std::thread::park", "futures_executor::local_pool::block_on", "app::wrapper"]),

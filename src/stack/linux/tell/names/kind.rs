@@ -20,7 +20,7 @@ const STD: [&str; 12] = [
 
 /// Crates that poll, run, lock or wait for others, besides those below: who is stuck in them is whoever has called them, or
 /// whom they have called.
-const RUNTIMES: [&str; 32] = [
+const RUNTIMES: [&str; 34] = [
     "actix_rt",
     "actix_server",
     "async_executor",
@@ -32,6 +32,7 @@ const RUNTIMES: [&str; 32] = [
     "axum",
     "axum_core",
     "blocking",
+    "dashmap",
     "event_listener",
     "flume",
     "h2",
@@ -45,6 +46,7 @@ const RUNTIMES: [&str; 32] = [
     "parking_lot_core",
     "pin_project_lite",
     "polling",
+    "pollster",
     "scoped_tls",
     "smol",
     "spin",
