@@ -109,7 +109,7 @@ pub(super) mod tests {
         let kind = |name: &str| match name.split("::").next() {
             Some("app") => FrameKind::User,
             Some("std" | "core") => FrameKind::Std,
-            Some("tokio" | "futures_executor" | "parking_lot") => FrameKind::Runtime,
+            Some("tokio" | "futures_executor" | "parking_lot" | "dashmap" | "pollster") => FrameKind::Runtime,
             _ => FrameKind::System,
         };
         let frames: Vec<Frame> = functions.iter().map(|name| frame(name, kind(name))).collect();

@@ -229,6 +229,8 @@ mod tests {
             ("rayon_core::registry::WorkerThread::wait_until_cold", Runtime),
             ("futures_executor::local_pool::block_on", Runtime),
             ("parking_lot::raw_mutex::RawMutex::lock_slow", Runtime),
+            ("pollster::block_on", Runtime),
+            ("dashmap::lock::RawRwLock::lock_shared_slow", Runtime),
             ("starvation::future::Instrumented<T>::poll", Detector),
             ("<F as core::future::future::Future>::poll", Std),
             ("<my::Fut as core::future::future::Future>::poll", User),
