@@ -5,9 +5,15 @@
 //! statics (the registries' heads) is too plain to need a model.
 
 #[cfg(not(starvation_loom))]
-#[cfg_attr(not(feature = "stacks"), allow(unused_imports, reason = "for the words of stacks"))]
+#[cfg_attr(
+    any(not(feature = "stacks"), starvation_elsewhere),
+    allow(unused_imports, reason = "for the words of stacks")
+)]
 pub(crate) use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(starvation_loom)]
-#[cfg_attr(not(feature = "stacks"), allow(unused_imports, reason = "for the words of stacks"))]
+#[cfg_attr(
+    any(not(feature = "stacks"), starvation_elsewhere),
+    allow(unused_imports, reason = "for the words of stacks")
+)]
 pub(crate) use loom::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
