@@ -251,7 +251,7 @@ impl Episode {
             sample.ops.iter().find(is_it).map(|op| op.site.index)
         };
         for culprit in self.latest.iter_mut().flat_map(|(_, verdict)| &mut verdict.culprits) {
-            culprit.stack = index_of(culprit).and_then(|op| self.captures.lines(Some(op)));
+            culprit.stack = index_of(culprit).and_then(|op| self.captures.lines(op));
         }
     }
 

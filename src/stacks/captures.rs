@@ -134,12 +134,8 @@ impl Captures {
     }
 
     /// The stack of most threads of an op as lines, the innermost first: what was called, and the functions of the user's.
-    /// Without an op, of those that nobody wrapped.
-    pub(crate) fn lines(&self, op: Option<u32>) -> Option<Vec<String>> {
-        let of_op = |seen: &&Seen| match seen.place {
-            Place::Poll(of) | Place::Execution(of) => Some(of) == op,
-            Place::Worker(_) => op.is_none(),
-        };
+    pub(crate) fn lines(&self, op: u32) -> Option<Vec<String>> {
+        let of_op = |seen: &&Seen| matches!(seen.place, Place::Poll(of) | Place::Execution(of) if of == op);
         let most = self.asleep().chain(self.computing()).filter(|of| of.first().is_some_and(of_op));
         let most = most.max_by_key(|of| of.iter().map(|seen| seen.times).sum::<u64>())?;
         Some(lines(&merged(&most).0))
@@ -238,8 +234,8 @@ mod tests {
         let told: Vec<_> = groups.iter().map(|group| (group.op, group.threads, group.captures)).collect();
         assert_eq!(told, [(Some("op"), 3, 4), (Some("op"), 1, 1)]);
         assert_eq!(groups[0].oldest, Duration::from_nanos(20));
-        assert_eq!(captures.lines(Some(1)), Some(vec!["std::thread::sleep".to_owned(), "app::fetch".to_owned()]));
-        assert_eq!(captures.lines(Some(2)), None);
+        assert_eq!(captures.lines(1), Some(vec!["std::thread::sleep".to_owned(), "app::fetch".to_owned()]));
+        assert_eq!(captures.lines(2), None);
         assert_eq!(captures.told(true).and_then(|told| told.what), Some(What::Call));
         assert_eq!(captures.told(false), None);
         assert_eq!(captures.places(), ["app::fetch", "app::load"]);
