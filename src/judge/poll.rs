@@ -199,8 +199,10 @@ impl Stack {
             None if known => (detail, told, confidence),
             None => ("computing", told, LIKELY),
             // That others wait for a lock meanwhile is not on this one's stack.
-            Some(What::Call) if detail == "locked" => (detail, told, confidence),
-            Some(What::Call) => ("blocked", told, sure),
+            Some(What::Call | What::Park) if detail == "locked" => (detail, told, confidence),
+            // Nor by whom a future is run, if by a function of one's own.
+            Some(What::Park) if detail == "block_on" => (detail, told, confidence),
+            Some(What::Call | What::Park) => ("blocked", told, sure),
             Some(What::Lock) => ("locked", told, sure),
             Some(What::BlockOn) => ("block_on", told, sure),
         }
@@ -333,6 +335,15 @@ mod tests {
         assert_eq!(detail(unknown, Some(What::Lock)), "locked");
         assert_eq!(detail(unknown, Some(What::BlockOn)), "block_on");
         assert_eq!(detail(unknown, Some(What::Call)), "blocked");
+        assert_eq!(detail(unknown, Some(What::Park)), "blocked");
+        let by_hand = Around { by_hand: true, ..Around::default() };
+        let in_own_function = |what| {
+            let stack = Stack { asleep: Some(at(Some(what))), ..Stack::default() };
+            let (conduct, around) = (asleep(Asleep::Park(0)), by_hand);
+            judge(Polls { calls: 1, now: 1, age: 100 * MS, conduct, stack, around, ..Polls::default() }).detail
+        };
+        assert_eq!(in_own_function(What::Park), Some("block_on"));
+        assert_eq!(in_own_function(What::Call), Some("blocked"));
         assert_eq!(detail(asleep(Asleep::Call("read")), Some(What::Lock)), "locked");
         // Who computes most of the time is not what it was once found asleep in.
         let computing = Conduct::new(100 * MS, 99 * MS, 0, None);

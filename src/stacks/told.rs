@@ -9,6 +9,8 @@ pub(crate) enum What {
     Lock,
     /// A future that it runs by hand.
     BlockOn,
+    /// To be woken, by whom does not show: a future run by hand with a function of one's own looks like this, too.
+    Park,
     /// Something else: it has called a function that blocks.
     Call,
 }
@@ -26,7 +28,7 @@ pub(crate) struct Told {
 }
 
 /// Parts of the names of functions that wait for a lock, in `std`, `parking_lot`, `tokio` and the C library.
-const LOCKS: [&str; 19] = [
+const LOCKS: [&str; 20] = [
     "sync::mutex::",
     "poison::mutex::",
     "sync::rwlock::",
@@ -38,6 +40,7 @@ const LOCKS: [&str; 19] = [
     "lazy_lock::",
     "raw_mutex::",
     "raw_rwlock::",
+    "lock_api::",
     "remutex::",
     "RawMutex",
     "RawRwLock",
@@ -47,32 +50,73 @@ const LOCKS: [&str; 19] = [
     "pthread_mutex_",
     "pthread_rwlock_",
 ];
-const BLOCK_ON: &str = "block_on";
+const BLOCK_ON: [&str; 1] = ["block_on"];
+/// Where a runtime is entered.
+const ENTRIES: [&str; 3] = ["block_on", "enter_runtime", "CoreGuard"];
+/// Parts of the names of functions that run what others have made: tasks, calls of a pool.
+const RUNNERS: [&str; 8] = [
+    "::task::",
+    "Future>::poll",
+    "Stream>::poll",
+    "::worker::",
+    "::blocking::pool",
+    "::blocking::task",
+    "block_in_place",
+    "run_until",
+];
 /// What waits at a condition gives its lock back: it waits for something else.
 const CONDITIONS: [&str; 3] = ["condvar", "Condvar", "pthread_cond_"];
+const PARKS: [&str; 5] = ["thread::park", "functions::park", "thread::Thread::park", "condvar", "Condvar"];
 
+/// By the path alone: types among the arguments say nothing of what a function does.
 fn is_named(frame: &Frame, parts: &[&str]) -> bool {
-    let names = [&frame.symbol, &frame.function];
-    names.into_iter().flatten().any(|name| parts.iter().any(|part| name.contains(part)))
+    frame.function.as_ref().is_some_and(|name| parts.iter().any(|part| name.contains(part)))
+}
+
+/// It stands between what a thread is in and whoever has brought that to it.
+fn is_runner(frame: &Frame) -> bool {
+    matches!(frame.kind, FrameKind::Runtime | FrameKind::Detector) && is_named(frame, &RUNNERS)
+}
+
+/// The crate that a function is of.
+fn crate_of(frame: &Frame) -> Option<&str> {
+    frame.function.as_ref()?.trim_start_matches('<').split("::").next()
+}
+
+/// Whether the frame at `at` is within something that is run: otherwise it is where the thread itself was given to a runtime.
+fn is_within(frames: &[Frame], at: usize) -> bool {
+    let Some((frame, outer)) = frames.get(at..).and_then(<[Frame]>::split_first) else { return false };
+    let of_another = |outer: &Frame| is_named(outer, &BLOCK_ON) && crate_of(outer) != crate_of(frame);
+    outer.iter().any(|outer| is_runner(outer) || outer.kind == FrameKind::Runtime && of_another(outer))
+}
+
+/// What the code of the culprit frame has called. The compiler may have put that code into functions of the runtime which run
+/// it, and then the culprit is further out than those.
+fn called(frames: &[Frame], culprit: usize) -> &[Frame] {
+    let is_base = |at: usize| is_named(&frames[at], &ENTRIES) && !is_within(frames, at);
+    let until = (0..culprit).find(|&at| is_runner(&frames[at]) || is_base(at));
+    &frames[..until.unwrap_or(culprit)]
 }
 
 impl Told {
     /// `asleep` in a system call, or else computing. None where no function of yours is on the stack.
     pub(crate) fn by(trace: &StackTrace, asleep: bool) -> Option<Self> {
         let at = trace.culprit?;
-        let inner = trace.frames.get(..at)?;
+        let called = called(&trace.frames, at);
+        let entered = called.iter().rev().find(|frame| frame.function.is_some() && !is_glue(frame));
         let what = asleep.then(|| {
-            let is = |parts: &[&str]| inner.iter().any(|frame| is_named(frame, parts));
-            if is(&[BLOCK_ON]) {
+            let is = |parts: &[&str]| called.iter().any(|frame| is_named(frame, parts));
+            if is(&BLOCK_ON) {
                 What::BlockOn
             } else if is(&LOCKS) && !is(&CONDITIONS) {
                 What::Lock
+            } else if entered.is_some_and(|frame| is_named(frame, &PARKS)) {
+                What::Park
             } else {
                 What::Call
             }
         });
-        let called = inner.iter().rev().find(|frame| frame.function.is_some() && !is_glue(frame));
-        let inside = called.and_then(|frame| frame.function.clone());
+        let inside = entered.and_then(|frame| frame.function.clone());
         let place = trace.frames.get(at)?.to_string();
         let yours = |frame: &&Frame| frame.kind == FrameKind::User && frame.function != trace.frames[at].function;
         let caller = trace.frames[at..].iter().find(yours).map(ToString::to_string);
@@ -128,10 +172,13 @@ pub(super) mod tests {
         assert_eq!(what(&["syscall", "parking_lot::raw_mutex::RawMutex::lock_slow", "app::load"]), Some(What::Lock));
         let of_map = ["syscall", "dashmap::lock::RawRwLock::lock_shared_slow", "dashmap::DashMap::get", "app::load"];
         assert_eq!(what(&of_map), Some(What::Lock));
-        assert_eq!(what(&["syscall", "pollster::Signal::wait", "pollster::block_on", "app::x"]), Some(What::BlockOn));
+        assert_eq!(
+            what(&["syscall", "pollster::Signal::wait", "pollster::block_on", "app::x", poll]),
+            Some(What::BlockOn)
+        );
         assert_eq!(what(&["__lll_lock_wait", "pthread_mutex_lock", "app::ffi"]), Some(What::Lock));
         assert_eq!(
-            what(&["syscall", "std::thread::park", "futures_executor::local_pool::block_on", "app::wrapper"]),
+            what(&["syscall", "std::thread::park", "futures_executor::local_pool::block_on", "app::wrapper", poll]),
             Some(What::BlockOn)
         );
         assert_eq!(what(&["clock_nanosleep", "std::thread::sleep", "app::handler", poll]), Some(What::Call));
@@ -151,6 +198,42 @@ pub(super) mod tests {
             Some(What::Call)
         );
         assert_eq!(what(&["syscall", "tokio::runtime::park"]), None);
+    }
+
+    #[test]
+    fn a_function_that_is_put_into_the_runtime_that_runs_it_is_not_taken_for_a_runner_itself() {
+        let told = |functions: &[&str]| Told::by(&trace(functions), true).map(|told| (told.what, told.inside));
+        let entry = "tokio::runtime::context::runtime::enter_runtime";
+        let base = "tokio::runtime::scheduler::current_thread::CurrentThread::block_on";
+        let open = "std::fs::OpenOptions::open";
+        let call = |inside: &str| Some((Some(What::Call), Some(inside.to_owned())));
+        assert_eq!(told(&["openat", open, base, entry, "app::main"]), call(open));
+        assert_eq!(told(&["openat", open, entry, "app::main"]), call(open));
+        let local = "tokio::task::local::LocalSet::tick";
+        assert_eq!(told(&["openat", open, local, base, entry, "app::main"]), call(open));
+        let lock = "std::sys::sync::mutex::futex::Mutex::lock_contended";
+        let locked = told(&["syscall", lock, local, base, "app::main"]);
+        assert_eq!(locked, Some((Some(What::Lock), Some(lock.to_owned()))));
+        // One of another crate in there, and one that a call of the pool has made, are run by hand.
+        let by_hand = |functions: &[&str]| told(functions).and_then(|(what, _)| what) == Some(What::BlockOn);
+        let foreign = "futures_executor::local_pool::block_on";
+        assert!(by_hand(&["syscall", "std::thread::park", foreign, base, entry, "app::main"]));
+        let driver = ["epoll_wait", "mio::poll::Poll::poll", "tokio::runtime::io::driver::Driver::turn", base, entry];
+        let pool = ["app::import", "tokio::runtime::blocking::pool::Inner::run"];
+        assert!(by_hand(&[&driver[..], &pool].concat()));
+        assert!(by_hand(&[&driver[..], &["tokio::runtime::blocking::pool::Inner::run", "app::main"]].concat()));
+        assert!(!by_hand(&[&driver[..], &["app::main"]].concat()));
+    }
+
+    #[test]
+    fn who_parks_may_run_a_future_by_a_function_of_its_own() {
+        let poll = "tokio::runtime::task::raw::poll";
+        let what = |functions: &[&str]| Told::by(&trace(functions), true).and_then(|told| told.what);
+        assert_eq!(what(&["syscall", "std::thread::functions::park", "app::wait_for", poll]), Some(What::Park));
+        assert_eq!(what(&["syscall", "std::sync::poison::condvar::Condvar::wait", "app::x", poll]), Some(What::Park));
+        let queue =
+            ["syscall", "std::thread::functions::park", "std::sync::mpsc::Receiver<…>::recv", "app::next", poll];
+        assert_eq!(what(&queue), Some(What::Call));
     }
 
     #[test]
