@@ -87,12 +87,12 @@ impl Polls {
     /// What else goes on while these polls do.
     fn look_around(&mut self, look: &Look<'_>) {
         let runtime = self.site.and_then(|site| site.runtime);
-        see_runtime(&mut self.around, look, runtime);
         let others = look.sample.overdue.iter().filter(|held| held.op != self.op);
         let locked = |op: u32| look.facts.op(op).is_some_and(|op| op.conduct.recent().manner() == Some(Manner::Locked));
         let on_it = |op: u32| look.sample.op(op).is_some_and(|op| op.site.runtime == runtime);
         let stuck = look.sample.overdue.iter().filter(|held| on_it(held.op)).count() as u64;
         self.around.stuck = self.around.stuck.max(stuck);
+        see_runtime(&mut self.around, look, runtime);
         let others_locked = others.filter(|held| on_it(held.op) && locked(held.op)).count() as u64;
         self.around.others_locked = self.around.others_locked.max(others_locked);
         let addresses: Vec<u64> = look.sample.overdue.iter().map(|held| held.address).filter(|at| *at != 0).collect();
@@ -137,7 +137,10 @@ pub(super) fn see_runtime(around: &mut Around, look: &Look<'_>, runtime: Option<
         return;
     };
     around.workers = seen.workers;
-    around.spared &= seen.parked > 0 && seen.depth == 0 && !seen.current_thread;
+    // Workers that have only just been made have not parked yet, most of all where CPUs are short.
+    let fresh = seen.frozen.iter().filter(|frozen| !frozen.started).count() as u64;
+    let is_free = seen.parked > 0 || fresh > around.stuck.max(1);
+    around.spared &= is_free && seen.depth == 0 && !seen.current_thread;
     around.current_thread = seen.current_thread;
     around.parked = around.parked.max(seen.parked);
     around.beat_late = around.beat_late.max(seen.beat_late.unwrap_or(0));

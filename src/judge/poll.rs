@@ -72,8 +72,9 @@ pub(crate) struct Around {
 const UNSURE: f64 = 0.6;
 /// A worker that is missing for so long is missed.
 const SERIOUS: u64 = 1_000_000_000;
-/// By so much timers must be late to be an effect.
+/// By so much timers must be late to be an effect, and by such a part of the longest poll.
 const LATE: u64 = 25_000_000;
+const HELD_PART: u32 = 4;
 
 pub(crate) fn judge(polls: Polls) -> Verdict {
     let Polls { culprits, victims, calls, now, age, conduct, length, steps, limit, around, stack } = polls;
@@ -92,7 +93,9 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
     };
     let (action, advice) = advice(detail, name, steps || !victims.is_empty(), &around, &conduct);
     let multi = around.workers > 1 && !around.current_thread;
-    let late = around.beat_late >= LATE;
+    let longest = culprits.iter().map(|culprit| culprit.oldest).max().unwrap_or_default().max(nanos(age));
+    // A poll that keeps the timers from running makes them late by most of what it takes.
+    let late = nanos(around.beat_late) >= nanos(LATE).max(longest / HELD_PART);
     let mut verdict = Verdict::new(Cause::LongPoll, confidence, going_on + &told).detail(detail).advise(action, advice);
     if late {
         verdict.evidence += &format!("; its runtime's timers were {:.1?} late", nanos(around.beat_late));
@@ -113,7 +116,6 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
         .effect(Effect::HandOffLost, around.pool_full && detail != "computing" && !around.current_thread)
         .effect(Effect::WorkersBlocked, around.stuck.max(now) >= around.workers.max(1) || around.depth > 0);
     verdict.victims = victims;
-    let longest = verdict.culprits.iter().map(|culprit| culprit.oldest).max().unwrap_or_default().max(nanos(age));
     if around.root {
         verdict.confidence = verdict.confidence.min(OPEN);
         verdict.evidence += "; it is the root of a `block_on` and holds up no worker";

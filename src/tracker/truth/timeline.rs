@@ -35,6 +35,8 @@ pub(super) struct Timeline {
     pub(super) runtimes: Vec<RuntimeSample>,
     /// No worker of any is ever parked.
     pub(super) crowded: bool,
+    /// Workers that have nothing to do have not run so far.
+    pub(super) unstarted: bool,
     pub(super) machine: Machine,
     /// A thread that serves what is watched is without a CPU for so many percent of the time.
     pub(super) short: u64,
@@ -95,6 +97,7 @@ impl Timeline {
             stations: Vec::new(),
             runtimes: Vec::new(),
             crowded: false,
+            unstarted: false,
             machine: Machine { of: WITNESSED, idle, own, ..Machine::default() },
             short: 0,
             polls: Vec::new(),
@@ -323,7 +326,8 @@ impl Timeline {
             let held: Vec<&Poll> = self.polls.iter().filter(|poll| poll.runtime == at && !poll.given_away).collect();
             let age = |poll: &Poll| now - (poll.since + poll.waited + stops.since(poll.since)).min(now);
             let busy = held.len() as u64;
-            runtime.parked = if self.crowded { 0 } else { runtime.workers.saturating_sub(busy) };
+            let free = runtime.workers.saturating_sub(busy);
+            runtime.parked = if self.crowded || self.unstarted { 0 } else { free };
             runtime.frozen = (0..runtime.workers)
                 .zip(&held)
                 .map(|(worker, poll)| {
@@ -332,6 +336,17 @@ impl Timeline {
                     Frozen { worker, since, seen_since: since, started: true, one_poll: None, conduct, whom: None }
                 })
                 .collect();
+            if self.unstarted {
+                runtime.frozen.extend((busy..runtime.workers).map(|worker| Frozen {
+                    worker,
+                    since: now,
+                    seen_since: now,
+                    started: false,
+                    one_poll: None,
+                    conduct: None,
+                    whom: None,
+                }));
+            }
             // With the driver held, or with all workers, nobody sees that a timer is due.
             let holder = held.iter().filter(|poll| poll.holds_driver).map(|poll| age(poll)).max();
             let all = held.iter().map(|poll| age(poll)).min().filter(|_| busy >= runtime.workers);
