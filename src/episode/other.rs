@@ -8,7 +8,7 @@ use crate::judge::poll::{Around, Polls};
 use crate::judge::pool::{self, Nest};
 use crate::judge::{self, Verdict, machine, wait, workers};
 use crate::lately::Lately;
-use crate::sample::Site;
+use crate::sample::{Site, Stop};
 use std::collections::HashMap;
 use tokio::runtime;
 
@@ -20,6 +20,8 @@ pub(super) struct Other {
     now: u64,
     age: u64,
     longest: u64,
+    /// The longest that the process was stopped.
+    stop: Option<Stop>,
     conduct: Lately<Conduct>,
     around: Around,
     /// Who waited: how often, and for how long.
@@ -50,8 +52,11 @@ impl Other {
             Key::Process => {
                 if let Some(stop) = look.sample.stop {
                     self.calls += 1;
-                    self.delay += stop.to - stop.from;
                     self.age = stop.to - stop.from;
+                    self.delay += self.age;
+                    if self.age >= self.longest {
+                        self.stop = Some(stop);
+                    }
                 }
             }
             Key::Machine => {
@@ -136,7 +141,7 @@ impl Other {
                 let runtime = look.facts.runtime(Some(runtime));
                 Some((None, workers::overloaded(runtime, self.told_victims(), self.calls, self.longest)))
             }
-            Key::Process => Some((None, machine::paused(look.facts, self.calls, self.longest))),
+            Key::Process => Some((None, machine::paused(look.facts, self.stop?, self.calls))),
             Key::Machine => Some((None, machine::contention(look.facts, self.calls, self.delay))),
             _ => None,
         }

@@ -6,7 +6,7 @@ use crate::incident::Victim;
 use crate::judge::poll::{self, Around};
 use crate::judge::{self, Verdict};
 use crate::lately::{Lately, Peak};
-use crate::sample::Site;
+use crate::sample::{Held, Site};
 use std::collections::HashMap;
 
 #[derive(Debug)]
@@ -87,13 +87,16 @@ impl Polls {
     /// What else goes on while these polls do.
     fn look_around(&mut self, look: &Look<'_>) {
         let runtime = self.site.and_then(|site| site.runtime);
-        let others = look.sample.overdue.iter().filter(|held| held.op != self.op);
-        let locked = |op: u32| look.facts.op(op).is_some_and(|op| op.conduct.recent().manner() == Some(Manner::Locked));
+        // Of its own, each for itself: one may hold the lock that the others wait for.
+        let locked = |held: &&Held| match held.op == self.op {
+            true => self.now > 1 && held.conduct.manner() == Some(Manner::Locked),
+            false => look.facts.op(held.op).is_some_and(|op| op.conduct.recent().manner() == Some(Manner::Locked)),
+        };
         let on_it = |op: u32| look.sample.op(op).is_some_and(|op| op.site.runtime == runtime);
         let stuck = look.sample.overdue.iter().filter(|held| on_it(held.op)).count() as u64;
         self.around.stuck = self.around.stuck.max(stuck);
         see_runtime(&mut self.around, look, runtime);
-        let others_locked = others.filter(|held| on_it(held.op) && locked(held.op)).count() as u64;
+        let others_locked = look.sample.overdue.iter().filter(|held| on_it(held.op)).filter(locked).count() as u64;
         self.around.others_locked = self.around.others_locked.max(others_locked);
         let addresses: Vec<u64> = look.sample.overdue.iter().map(|held| held.address).filter(|at| *at != 0).collect();
         let own = look.sample.overdue.iter().filter(|held| held.op == self.op && held.address != 0);
@@ -117,7 +120,11 @@ impl Polls {
             length: self.age.max(self.ended_time / self.ended.max(1)),
             steps: self.steps,
             limit: look.op(self.op).map_or(0, |(op, _)| op.long_poll_limit),
-            around: Around { short: look.facts.is_short_of_cpu(), ..self.around },
+            around: Around {
+                short: look.facts.is_short_of_cpu(),
+                gives_away: look.sample.given_at.contains_key(&self.op),
+                ..self.around
+            },
             stack: stack_of(look),
         };
         Some((Some(site), judge::poll::judge(polls)))

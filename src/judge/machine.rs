@@ -1,6 +1,6 @@
 //! The process as a whole: it was stopped, or its threads had no CPU.
 
-use super::{LIKELY, OPEN, SURE, Verdict, nanos, period_of};
+use super::{LIKELY, SURE, Verdict, nanos, period_of};
 use crate::cause::{Action, Cause, Effect};
 use crate::facts::Facts;
 use crate::sample::{Machine, Stop};
@@ -11,14 +11,14 @@ const EXPLAINS: u64 = 30;
 /// In a stop from outside no thread wants a CPU; for so many percent of it one may have before or afterwards.
 const WANTED: u64 = 50;
 
-/// The process did not run.
-pub(crate) fn paused(facts: &Facts, count: u64, longest: u64) -> Verdict {
-    let (detail, told, confidence) = facts.last_stop.map_or(("unknown", String::new(), OPEN), why_stopped);
+/// The process did not run, `count` times, of which `stop` was the longest.
+pub(crate) fn paused(facts: &Facts, stop: Stop, count: u64) -> Verdict {
+    let (detail, told, confidence) = why_stopped(stop);
     let lost = facts.stopped.recent();
     // Of a process that is stopped from outside every call that executes would be told.
     let coincides = facts.coincides.filter(|_| detail == "memory");
     let coincides = coincides.map_or(String::new(), |op| format!("; it coincides with a call of `{}`", op.name));
-    let longest = nanos(longest);
+    let longest = nanos(stop.to - stop.from);
     let evidence = format!(
         "the observer did not run for up to {longest:.1?} and was not waiting for a CPU{told}; stopped for {:.1?} of the \
          last {:.1?}, {count} in this episode{coincides}",

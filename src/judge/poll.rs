@@ -51,7 +51,7 @@ pub(crate) struct Around {
     pub(crate) depth: u64,
     /// Its worker is the thread that calls `block_on`.
     pub(crate) current_thread: bool,
-    /// Polls of others that were seen waiting for a lock; of these and their own, how many at the same address.
+    /// Polls that were seen waiting for a lock, beside one of theirs; how many at the same address.
     pub(crate) others_locked: u64,
     pub(crate) same_address: u64,
     /// Watched calls were executing, or polls of others overdue, who could hold a lock.
@@ -64,6 +64,9 @@ pub(crate) struct Around {
     pub(crate) spared: bool,
     /// Threads of the process have been short of CPUs lately.
     pub(crate) short: bool,
+    /// Others of the op have given their worker away (`block_in_place`). For want of a CPU, the thread that is given it may
+    /// not have taken it yet.
+    pub(crate) gives_away: bool,
     /// All calls of the runtime's pool were held, so that `block_in_place` found no thread.
     pub(crate) pool_full: bool,
 }
@@ -86,7 +89,7 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
     let (detail, told, confidence) = stack.confirm(&conduct, detail, told, confidence);
     // Who was seen to compute for less than a poll may go on may have gone on for so long for want of a CPU.
     let computed = conduct.on_cpu / calls.max(1) >= limit;
-    let guess = around.short && (detail == "unknown" || detail == "computing" && !computed);
+    let guess = around.short && (detail == "unknown" || around.gives_away || detail == "computing" && !computed);
     let going_on = match now {
         0 => format!("{} of {name} over the threshold, none now", so_many(calls, "poll", "polls")),
         _ => format!("{} of {name} going on, the oldest for {:.1?}", so_many(now, "poll", "polls"), nanos(age)),
@@ -379,6 +382,10 @@ mod tests {
         assert_eq!(culprit(asleep(Asleep::Unknown(64)))(short), (Cause::Undetermined, 0));
         assert_eq!(culprit(asleep(Asleep::Call("read")))(short), (Cause::LongPoll, 1));
         assert_eq!(culprit(Conduct::new(100 * MS, 99 * MS, 0, None))(short), (Cause::LongPoll, 1));
+        let gives_away = Around { gives_away: true, ..short };
+        assert_eq!(culprit(Conduct::new(100 * MS, 99 * MS, 0, None))(gives_away), (Cause::Undetermined, 0));
+        let has_cpus = Around { short: false, ..gives_away };
+        assert_eq!(culprit(Conduct::new(100 * MS, 99 * MS, 0, None))(has_cpus), (Cause::LongPoll, 1));
         // Two thirds of what it took nobody has seen.
         assert_eq!(culprit(Conduct::new(30 * MS, 20 * MS, 0, None))(short), (Cause::Undetermined, 0));
         assert_eq!(culprit(Conduct::new(30 * MS, 20 * MS, 0, None))(Around::default()), (Cause::LongPoll, 1));

@@ -71,6 +71,10 @@ truths! {
     full_stdout: full_stdout(Locks(0x8000))
         => LOCKED.culprits(&["write_order"]).effects(&[WorkersBlocked]).says("common lock or sink")
             .meanwhile(&[], &["read_order", "write_order"]);
+    /// The same with one op.
+    full_stdout_of_one: two_that_write(Locks(0x8000))
+        => LOCKED.culprits(&["write_order"]).meanwhile(&[LongPoll], &["write_order"]);
+    full_pipes_of_one: two_that_write(SleepsIn("write")) => BLOCKS.culprits(&["write_order"]);
     /// Each sleeps in a pipe of its own.
     full_pipes: full_stdout(SleepsIn("write"))
         => BLOCKS.culprits(&["write_order"]).effects(&[WorkersBlocked])
@@ -250,6 +254,19 @@ fn full_stdout(others: Does) -> Timeline {
     time.poll(runtime, read, NEVER, others);
     time.poll(runtime, read, NEVER, others);
     time.poll(runtime, read, NEVER, others);
+    time.pass(2_500);
+    time
+}
+
+/// Two polls of one op, of which one is in `write` and the other does as told.
+fn two_that_write(other: Does) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(4);
+    let write = time.op("write_order", runtime);
+    time.pass(50);
+    time.poll(runtime, write, NEVER, SleepsIn("write"));
+    time.pass(60);
+    time.poll(runtime, write, NEVER, other);
     time.pass(2_500);
     time
 }
