@@ -4,9 +4,7 @@
 //! that still has its place still has its id.
 
 use crate::evidence;
-#[cfg(feature = "stacks")]
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The owner of a place.
 #[derive(Debug)]
@@ -16,7 +14,6 @@ pub(crate) struct Owner {
     /// How many owners there have been.
     number: AtomicU32,
     /// From where to where its stack lies; 0 where that is not known.
-    #[cfg(feature = "stacks")]
     stack: [AtomicU64; 2],
 }
 
@@ -30,25 +27,17 @@ pub(crate) struct Whom {
 
 impl Owner {
     pub(crate) const fn new() -> Self {
-        Self {
-            tid: AtomicU32::new(0),
-            number: AtomicU32::new(0),
-            #[cfg(feature = "stacks")]
-            stack: [AtomicU64::new(0), AtomicU64::new(0)],
-        }
+        Self { tid: AtomicU32::new(0), number: AtomicU32::new(0), stack: [AtomicU64::new(0), AtomicU64::new(0)] }
     }
 
     /// The calling thread takes the place, which nobody owns.
     pub(crate) fn enter(&self) {
         // Relaxed: only the owner writes it, before it shows its id.
         self.number.store(self.number.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        #[cfg(feature = "stacks")]
-        {
-            let stack = evidence::own_stack().unwrap_or(0..0);
-            // Relaxed: as the number.
-            self.stack[0].store(stack.start, Ordering::Relaxed);
-            self.stack[1].store(stack.end, Ordering::Relaxed);
-        }
+        let stack = evidence::own_stack().unwrap_or(0..0);
+        // Relaxed: as the number.
+        self.stack[0].store(stack.start, Ordering::Relaxed);
+        self.stack[1].store(stack.end, Ordering::Relaxed);
         // Release: who sees the id sees whose it is.
         self.tid.store(evidence::thread_id().unwrap_or(0), Ordering::Release);
     }
@@ -82,10 +71,7 @@ impl Whom {
     pub(crate) fn is_there(&self) -> bool {
         self.place.whom().is_some_and(|now| now.tid == self.tid && now.number == self.number)
     }
-}
 
-#[cfg(feature = "stacks")]
-impl Whom {
     /// Where its stack lies, if that is known: true only if the thread is still there afterwards.
     pub(crate) fn stack(&self) -> Option<std::ops::Range<u64>> {
         // Relaxed: ordered by the id, which was read before.

@@ -105,7 +105,9 @@ impl Watched {
         if self.sight.last().active {
             told.trips = self.trips.count(op::runtime_number(self.id), now);
         }
-        told.refused = self.is_refused(now, waits || told.canary_waits, executing, &told);
+        let held = sample.executions.iter().find(|held| sample.op(held.op).as_ref().is_some_and(on_it));
+        let stack = held.and_then(|held| held.whom?.stack()).map(|stack| stack.end - stack.start);
+        told.refused = self.is_refused(now, waits || told.canary_waits, executing, stack, &told);
         let frozen: Vec<Frozen> = self.sight.last().frozen.clone();
         for (known, frozen) in told.frozen.iter_mut().zip(frozen) {
             if !self.look_at_thread(frozen, known, &mut sample.pollers, &sample.stops, now, sample.long_poll_limit) {
@@ -130,15 +132,19 @@ impl Watched {
         }
     }
 
-    /// Whether the system refuses a thread, asked where calls wait though the pool may have more threads.
-    fn is_refused(&mut self, now: u64, waits: bool, executing: u64, told: &RuntimeSample) -> bool {
+    /// Whether the system refuses a thread, asked where calls wait though the pool may have more threads: one with as much
+    /// stack as those of the pool have, `stack` for all that is known.
+    fn is_refused(&mut self, now: u64, waits: bool, executing: u64, stack: Option<u64>, told: &RuntimeSample) -> bool {
         let room = told.cap.is_none_or(|cap| executing < cap && told.pool_threads.is_none_or(|threads| threads < cap));
         // Relaxed, here and below: a figure by itself.
-        if !waits || !room {
+        if !room || !waits && now.saturating_sub(self.tried_at) > TRIED_EVERY {
             self.refused.store(false, Ordering::Relaxed);
             return false;
         }
-        let stack = self.sight.last().canary.stack.unwrap_or(evidence::USUAL_STACK);
+        if !waits {
+            return self.refused.load(Ordering::Relaxed);
+        }
+        let stack = self.sight.last().canary.stack.or(stack).unwrap_or(evidence::USUAL_STACK);
         // One that has not come back holds on to the place for its answer: a thread that hangs is given no more to do.
         let is_out = Arc::strong_count(&self.refused) > 1;
         if !is_out && (now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried != stack) {
