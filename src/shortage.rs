@@ -11,9 +11,10 @@ use std::collections::VecDeque;
 /// So many threads are read, and so many readings kept.
 const THREADS: usize = 256;
 const KEPT: usize = 64;
-/// The least time between two readings while something waits, and while nothing does.
+/// The least time between two readings while something waits, while nothing does, and while nothing is in flight.
 const CLOSE: u64 = 20_000_000;
 const LOOSE: u64 = 100_000_000;
+const IDLE: u64 = 500_000_000;
 /// A reading may cost one such part of the time until the next.
 const CLOSE_PART: u64 = 200;
 const LOOSE_PART: u64 = 1_000;
@@ -44,22 +45,31 @@ pub(crate) struct Shortage {
 }
 
 impl Shortage {
-    /// Reads all threads if it is time to. Some 7 us a thread.
-    pub(crate) fn look(&mut self, now: u64, something_waits: bool) {
-        let (least, part) = if something_waits { (CLOSE, CLOSE_PART) } else { (LOOSE, LOOSE_PART) };
+    /// Reads all threads if it is time to. Some 7 us a thread where something waits, otherwise half of that.
+    pub(crate) fn look(&mut self, now: u64, something_waits: bool, busy: bool) {
+        let (least, part) = match (something_waits, busy) {
+            (true, _) => (CLOSE, CLOSE_PART),
+            (false, true) => (LOOSE, LOOSE_PART),
+            (false, false) => (IDLE, LOOSE_PART),
+        };
         let due = |last: &Reading| now.saturating_sub(last.at) >= least.max(self.cost.saturating_mul(part));
         if self.readings.back().is_none_or(due) {
-            self.read(now);
+            // Who is ready for a CPU now matters only to what waits by now.
+            self.read_by(now, if something_waits { evidence::cpu_time } else { evidence::cpu_sums });
         }
     }
 
     /// Reads all threads.
     pub(crate) fn read(&mut self, now: u64) {
+        self.read_by(now, evidence::cpu_time);
+    }
+
+    fn read_by(&mut self, now: u64, of: fn(u32) -> Option<CpuTime>) {
         let (own, before) = (evidence::thread_id(), clock::thread_cpu());
         let Some(mut ids) = evidence::threads() else { return };
         ids.retain(|tid| Some(*tid) != own);
         ids.sort_unstable();
-        let threads = ids.into_iter().take(THREADS).filter_map(|tid| Some((tid, evidence::cpu_time(tid)?))).collect();
+        let threads = ids.into_iter().take(THREADS).filter_map(|tid| Some((tid, of(tid)?))).collect();
         self.add(now, threads, slot::all().filter_map(slot::Slot::tid).collect());
         self.cost = clock::thread_cpu().zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
     }
@@ -207,7 +217,7 @@ mod tests {
     fn readings_are_bounded_and_rare_where_nothing_waits() {
         let mut shortage = Shortage::default();
         for at in 1..=1_000 {
-            shortage.look(at * MS, false);
+            shortage.look(at * MS, false, true);
         }
         let read = shortage.readings.len();
         assert!(read <= 10, "{read}");

@@ -25,6 +25,10 @@ pub(crate) fn cpu_time(_: u32) -> Option<CpuTime> {
     None
 }
 
+pub(crate) fn cpu_sums(_: u32) -> Option<CpuTime> {
+    None
+}
+
 pub(crate) fn doing(_: u32) -> Option<Doing> {
     None
 }

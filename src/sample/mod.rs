@@ -125,7 +125,7 @@ impl Sample {
     pub(crate) fn begin(&mut self, now: u64) {
         self.pollers.begin();
         let something_waits = self.something_waits(now);
-        self.shortage.look(now, something_waits);
+        self.shortage.look(now, something_waits, self.busy);
     }
 
     /// Whether anything is late of which it is to be known soon whether its threads had a CPU.

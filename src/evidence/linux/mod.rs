@@ -15,7 +15,7 @@ pub(crate) use host::host;
 pub(crate) use process::{process, thread_limits, usage};
 pub(crate) use shape::Shapes;
 pub(crate) use thread::{
-    cpu_time, doing, is_runnable, own_stack, stack_size, thread_counters, thread_id, thread_name, threads,
+    cpu_sums, cpu_time, doing, is_runnable, own_stack, stack_size, thread_counters, thread_id, thread_name, threads,
 };
 pub(crate) use witness::{Witness, pressure, quota};
 
