@@ -1,7 +1,7 @@
 //! The runtimes that the observer looks at, wrapped or not, and what each look at them says.
 
 use crate::activity::{Activity, Kind};
-use crate::evidence;
+use crate::evidence::{self, ThreadLimits};
 use crate::op;
 use crate::parity::Frozen;
 use crate::pause::Pauses;
@@ -41,6 +41,8 @@ pub(crate) struct Watched {
     tried: u64,
     /// What came of the last try, which the errands' thread tells.
     refused: Arc<AtomicBool>,
+    /// What limited them when one was last refused.
+    limits: Option<ThreadLimits>,
     errands: Arc<Errands>,
     trips: trips::Counter,
     /// By worker: how many polls it had begun, and since when it has not begun another.
@@ -61,6 +63,7 @@ impl Watched {
             tried_at: 0,
             tried: 0,
             refused: Arc::default(),
+            limits: None,
             errands: Arc::clone(errands),
             trips: trips::Counter::default(),
             polls: HashMap::new(),
@@ -107,7 +110,9 @@ impl Watched {
         }
         let held = sample.executions.iter().find(|held| sample.op(held.op).as_ref().is_some_and(on_it));
         let stack = held.and_then(|held| held.whom?.stack()).map(|stack| stack.end - stack.start);
-        told.refused = self.is_refused(now, waits || told.canary_waits, executing, stack, &told);
+        let refused = self.is_refused(now, waits || told.canary_waits, executing, stack, &told);
+        told.refused =
+            refused.then(|| *self.limits.get_or_insert_with(|| evidence::thread_limits().unwrap_or_default()));
         let frozen: Vec<Frozen> = self.sight.last().frozen.clone();
         for (known, frozen) in told.frozen.iter_mut().zip(frozen) {
             if !self.look_at_thread(frozen, known, &mut sample.pollers, &sample.stops, now, sample.long_poll_limit) {
@@ -148,7 +153,7 @@ impl Watched {
         // One that has not come back holds on to the place for its answer: a thread that hangs is given no more to do.
         let is_out = Arc::strong_count(&self.refused) > 1;
         if !is_out && (now.saturating_sub(self.tried_at) >= TRIED_EVERY || self.tried != stack) {
-            (self.tried_at, self.tried) = (now, stack);
+            (self.tried_at, self.tried, self.limits) = (now, stack, None);
             let refused = Arc::clone(&self.refused);
             self.errands.send(move || refused.store(evidence::can_start_thread(stack).is_err(), Ordering::Relaxed));
         }
@@ -231,6 +236,6 @@ fn told(id: runtime::Id, seen: &Seen, sample: &Sample, now: u64) -> RuntimeSampl
         pool_threads: None,
         pool_idle: None,
         trips: None,
-        refused: false,
+        refused: None,
     }
 }

@@ -280,7 +280,7 @@ impl Calls {
             cap: runtime.and_then(|runtime| runtime.cap),
             threads: runtime.and_then(|runtime| runtime.pool_threads),
             idle: runtime.and_then(|runtime| runtime.pool_idle),
-            refused: runtime.is_some_and(|runtime| runtime.refused),
+            refused: runtime.and_then(|runtime| runtime.refused),
             canary: canary.map(nanos),
             overtaken: runtime.is_some_and(|runtime| {
                 let since = waiting_since.map(|age| look.sample.now.saturating_sub(age));

@@ -2,7 +2,7 @@
 //!
 //! `--cfg starvation_elsewhere` puts it in place on Linux, too, so that it is compiled and tested.
 
-use super::{Baseline, CpuTime, Doing, Futex, Host, Pressure, Process, Quota, Shape, SystemCall};
+use super::{Baseline, CpuTime, Doing, Futex, Process, Shape, SystemCall};
 use super::{ThreadCounters, ThreadLimits};
 
 pub(crate) fn thread_id() -> Option<u32> {
@@ -41,6 +41,7 @@ pub(crate) fn threads() -> Option<Vec<u32>> {
     None
 }
 
+#[cfg(any(feature = "stacks", test))]
 pub(crate) fn thread_name(_: u32) -> Option<String> {
     None
 }
@@ -49,23 +50,7 @@ pub(crate) fn usage() -> Option<Process> {
     None
 }
 
-pub(crate) fn process() -> Option<Process> {
-    None
-}
-
-pub(crate) fn quota() -> Option<Quota> {
-    None
-}
-
 pub(crate) fn thread_limits() -> Option<ThreadLimits> {
-    None
-}
-
-pub(crate) fn pressure() -> Option<Pressure> {
-    None
-}
-
-pub(crate) fn host() -> Option<Host> {
     None
 }
 
@@ -106,8 +91,8 @@ mod tests {
     #[test]
     fn nothing_is_told() {
         assert_eq!((thread_id(), cpu_time(1), doing(1), thread_counters(1)), (None, None, None, None));
-        assert_eq!((threads(), thread_name(1), process(), quota()), (None, None, None, None));
-        assert_eq!((thread_limits(), pressure(), host()), (None, None, None));
+        assert_eq!((threads(), thread_name(1), usage()), (None, None, None));
+        assert_eq!((thread_limits(), cpu_sums(1)), (None, None));
         let baseline = Witness.baseline();
         assert_eq!(baseline, Baseline { at: baseline.at, ..Baseline::default() });
     }

@@ -3,12 +3,14 @@
 //! All of it is pure reading, but [`can_start_thread`] and [`Shapes::learn`], which start threads. Each function says what
 //! it costs on an idle machine; nothing here is for a thread that is watched but [`thread_id`].
 
-#![allow(dead_code, unused_imports, reason = "what is told is more than what has been asked so far")]
-
 #[cfg(any(not(target_os = "linux"), starvation_elsewhere))]
 mod elsewhere;
 #[cfg(all(target_os = "linux", not(starvation_elsewhere)))]
 mod linux;
+#[cfg_attr(
+    any(not(target_os = "linux"), starvation_elsewhere),
+    allow(dead_code, reason = "what nothing is read into there")
+)]
 mod told;
 
 #[cfg(any(not(target_os = "linux"), starvation_elsewhere))]

@@ -1,6 +1,7 @@
 //! What is seen at a look beside what was wrapped: of a runtime, of the machine, of the process as a whole.
 
 use crate::conduct::Conduct;
+use crate::evidence::ThreadLimits;
 use crate::lately::Plus;
 use crate::owner::Whom;
 use crate::trips::Trips;
@@ -33,8 +34,8 @@ pub(crate) struct RuntimeSample {
     pub(crate) pool_idle: Option<u64>,
     /// How many small trips its threads made since that was last told, where it is.
     pub(crate) trips: Option<Trips>,
-    /// The system refused a thread when it was asked for one.
-    pub(crate) refused: bool,
+    /// The system refused a thread when it was asked for one, under these limits.
+    pub(crate) refused: Option<ThreadLimits>,
 }
 
 impl RuntimeSample {

@@ -14,10 +14,12 @@ mod witness;
 pub(crate) use host::host;
 pub(crate) use process::{process, thread_limits, usage};
 pub(crate) use shape::Shapes;
+#[cfg(feature = "stacks")]
+pub(crate) use thread::thread_name;
 pub(crate) use thread::{
-    cpu_sums, cpu_time, doing, is_runnable, own_stack, stack_size, thread_counters, thread_id, thread_name, threads,
+    cpu_sums, cpu_time, doing, is_runnable, own_stack, stack_size, thread_counters, thread_id, threads,
 };
-pub(crate) use witness::{Witness, pressure, quota};
+pub(crate) use witness::Witness;
 
 use std::fs::File;
 use std::io::Read;

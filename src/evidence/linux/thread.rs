@@ -85,6 +85,7 @@ pub(crate) fn threads() -> Option<Vec<u32>> {
 }
 
 /// The first 15 bytes of a thread's name: 3 us.
+#[cfg(any(feature = "stacks", test))]
 pub(crate) fn thread_name(tid: u32) -> Option<String> {
     let mut name = line_of_thread(tid, "comm")?;
     name.truncate(name.trim_end_matches('\n').len());

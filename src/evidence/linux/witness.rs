@@ -3,7 +3,7 @@
 use super::cgroup::Cgroups;
 use super::{host, process, read};
 use crate::clock;
-use crate::evidence::{Baseline, Pressure, Quota};
+use crate::evidence::{Baseline, Pressure};
 
 /// The groups are looked up anew after so many baselines: a process can be moved, and few are.
 const LOOKED_UP_EVERY: u32 = 60;
@@ -41,16 +41,6 @@ fn pressure_of(cgroups: &Cgroups) -> Option<Pressure> {
     let all = [stall("cpu"), stall("memory"), stall("io")];
     let [cpu, memory, io] = all.map(Option::unwrap_or_default);
     all.iter().any(Option::is_some).then_some(Pressure { cpu, memory, io })
-}
-
-/// Some 40 us: the groups are looked up anew. [`Witness`] does it for less.
-pub(crate) fn quota() -> Option<Quota> {
-    Cgroups::find().quota(&|path| read(path))
-}
-
-/// Some 50 us, as [`quota`]. Those of the process's group where there are such, else those of the machine.
-pub(crate) fn pressure() -> Option<Pressure> {
-    pressure_of(&Cgroups::find())
 }
 
 #[cfg(all(test, not(starvation_loom)))]

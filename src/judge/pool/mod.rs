@@ -15,6 +15,7 @@ use super::{LIKELY, OPEN, SURE, Verdict, machine, so_many};
 use crate::cause::{Action, Cause, Effect};
 use crate::conduct::{Conduct, Manner};
 use crate::counted::Counted;
+use crate::evidence::ThreadLimits;
 use crate::facts::Crowd;
 use crate::incident::{Culprit, Victim};
 use crate::lately::Share;
@@ -57,7 +58,7 @@ pub(crate) struct Pool {
     /// The threads that it has and those that idle, where that is known; the system refuses it more.
     pub(crate) threads: Option<u64>,
     pub(crate) idle: Option<u64>,
-    pub(crate) refused: bool,
+    pub(crate) refused: Option<ThreadLimits>,
     /// How long the observer's own call waits or waited, where it makes any; and that one got its thread at once which was
     /// made after calls that still wait.
     pub(crate) canary: Option<Duration>,

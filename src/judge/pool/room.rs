@@ -2,6 +2,7 @@
 
 use super::{Pool, STARVED};
 use crate::cause::{Action, Cause};
+use crate::evidence::ThreadLimits;
 use crate::judge::{LIKELY, SURE, Verdict, machine};
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ impl Pool {
     /// The pool does not take calls though it could.
     pub(super) fn stalled(&self) -> Option<Verdict> {
         let held = self.executing;
-        if self.refused {
-            let evidence = format!("the system refuses another thread; the pool has {held} that execute watched calls");
+        if let Some(limits) = self.refused {
+            let limits = told(&limits);
+            let evidence =
+                format!("the system refuses another thread{limits}; the pool has {held} that execute watched calls");
             let advice = "Look at the limits on threads and memory of the process, its user and its container: the pool \
                           swallows the error as long as it has any thread";
             return Some(
@@ -60,5 +63,29 @@ impl Pool {
         let mut verdict = Verdict::undetermined("the pool has room, and calls wait", evidence, advice.to_owned());
         verdict.action = Action::LookAtHost;
         Some(verdict)
+    }
+}
+
+/// What may be why a thread is refused, in numbers; the memory for its stack may be, too.
+fn told(limits: &ThreadLimits) -> String {
+    let of_process = limits.threads.map(|threads| format!("the process has {threads}"));
+    let of_group = limits.group_limit.zip(limits.group_threads);
+    let of_group = of_group.map(|(limit, threads)| format!("its group may have {limit} and has {threads}"));
+    let of_user = limits.user_limit.map(|limit| format!("its user may have {limit}"));
+    let all: Vec<String> = [of_process, of_group, of_user].into_iter().flatten().collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_that_are_known_are_told() {
+        assert_eq!(told(&ThreadLimits::default()), "");
+        let of_process = ThreadLimits { threads: Some(64), ..ThreadLimits::default() };
+        assert_eq!(told(&of_process), " (the process has 64)");
+        let all = ThreadLimits { group_limit: Some(70), group_threads: Some(69), user_limit: Some(500), ..of_process };
+        assert_eq!(told(&all), " (the process has 64, its group may have 70 and has 69, its user may have 500)");
     }
 }

@@ -4,6 +4,7 @@ use super::suspects_fault;
 use super::timeline::{MS, NEVER, op_sample, runtime_sample};
 use crate::conduct::{Asleep, Conduct};
 use crate::counted::Counted;
+use crate::evidence::ThreadLimits;
 use crate::judge::calm;
 use crate::lately::Share;
 use crate::pool_thread::OpThread;
@@ -135,7 +136,7 @@ fn runtime(now: u64, at: usize) -> impl Strategy<Value = RuntimeSample> {
         beat_late: late.0,
         probe: late.1,
         current_thread: late.2,
-        refused: late.3,
+        refused: late.3.then(ThreadLimits::default),
         canary_waits: late.4,
         ..runtime_sample(at, workers.0)
     })

@@ -10,6 +10,7 @@ use crate::cause::Action::{
 };
 use crate::cause::Cause::*;
 use crate::cause::Effect;
+use crate::evidence::ThreadLimits;
 use crate::sample::RuntimeSample;
 
 const ALL_HELD: Expected = Expected::of(PoolSaturated, RaisePool).detail("io");
@@ -121,7 +122,7 @@ truths! {
         => ALL_HELD.culprits(&["report"]).victims(&["report"]).meanwhile(&[Undetermined], &[]);
 
     /// The system refuses another thread.
-    thread_limit: below_cap(|shown| shown.refused = true)
+    thread_limit: below_cap(|shown| shown.refused = Some(ThreadLimits::default()))
         => Expected::of(PoolStalled, CheckLimits).detail("no_thread").victims(&["read"]);
     /// Threads idle, and calls wait.
     idle_threads: below_cap(|shown| (shown.pool_threads, shown.pool_idle) = (Some(4), Some(2)))

@@ -5,12 +5,15 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_baseline_tells_what_the_single_functions_tell() {
+fn a_baseline_tells_what_the_system_tells() {
     let mut witness = Witness::default();
-    let (before, now) = (witness.baseline(), witness.baseline());
+    let (before, now, groups) = (witness.baseline(), witness.baseline(), Cgroups::find());
     assert!(before.at <= now.at);
     assert!(now.process.is_some() && now.host.is_some());
-    assert_eq!((now.quota.is_some(), now.pressure.is_some()), (quota().is_some(), pressure().is_some()));
+    assert_eq!(
+        (now.quota.is_some(), now.pressure.is_some()),
+        (groups.quota(&|path| read(path)).is_some(), pressure_of(&groups).is_some())
+    );
     let change = now.since(&before);
     assert!(change.process.is_some_and(|process| process.user.is_some() && process.minor_faults.is_some()));
     assert!(change.host.is_some_and(|host| host.cpus >= Some(1)));
@@ -18,7 +21,7 @@ fn a_baseline_tells_what_the_single_functions_tell() {
 
 #[test]
 fn pressure_is_told_where_the_kernel_keeps_it() {
-    let told = pressure().is_some_and(|pressure| pressure.cpu.some.is_some());
+    let told = pressure_of(&Cgroups::find()).is_some_and(|pressure| pressure.cpu.some.is_some());
     // A kernel that keeps none may have the file and refuse to read it.
     assert!(told || fs::read("/proc/pressure/cpu").is_err());
 }
