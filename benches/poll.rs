@@ -1,8 +1,8 @@
 //! What `instrument_future` adds to a poll, next to what `tokio_metrics::TaskMonitor::instrument` adds and to what two
-//! `Instant::now()` cost.
+//! `Instant::now()` cost; and what `hooks` adds, which has a part in polls only under `--cfg tokio_unstable`.
 //!
-//! A round runs eight tasks bare, instrumented by this crate, by tokio-metrics and with two clock reads around each poll,
-//! one after the other in one process; what is compared is the median over the rounds of each round's difference to the
+//! A round runs eight tasks bare, instrumented by this crate, by tokio-metrics, with two clock reads around each poll, and
+//! bare on a runtime that `hooks` has prepared, one after the other in one process; what is compared is the median over the rounds of each round's difference to the
 //! bare run, so that a drift of the machine cancels. All tasks share one op and one monitor, and on the runtime of two
 //! workers both write to it. Measured without a detector first, then with one that runs and watches both runtimes.
 //!
@@ -14,6 +14,7 @@
 //!
 //! ```text
 //! cargo bench --bench poll
+//! RUSTFLAGS="--cfg tokio_unstable" cargo bench --bench poll
 //! ```
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used)]
@@ -39,6 +40,7 @@ const BARE: usize = 0;
 const OURS: usize = 1;
 const TOKIO_METRICS: usize = 2;
 const TWO_INSTANTS: usize = 3;
+const HOOKS: usize = 4;
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -48,47 +50,58 @@ enum Kind {
 
 fn main() {
     let scale = Scale::from_args();
-    let runtimes = [
-        ("one worker", 1, Builder::new_current_thread().enable_all().build().unwrap()),
-        ("two workers", 2, Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()),
-    ];
+    let builders: [fn() -> Builder; 2] = [Builder::new_current_thread, || {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(2);
+        builder
+    }];
+    let runtimes = [("one worker", 1, builders[0]), ("two workers", 2, builders[1])].map(|(name, workers, builder)| {
+        let bare = builder().enable_all().build().unwrap();
+        let hooked = starvation::hooks(builder().enable_all()).build().unwrap();
+        (name, workers, [bare, hooked])
+    });
     let mut budgets = Budgets::default();
     let mut compare_all = |observed: &str| {
-        for (workers, count, runtime) in &runtimes {
+        for (workers, count, pair) in &runtimes {
             for (kind_name, kind) in [("yields", Kind::Yields), ("relay", Kind::Relay)] {
-                compare(&mut budgets, scale, &format!("{workers}, {observed}, {kind_name}"), *count, runtime, kind);
+                compare(&mut budgets, scale, &format!("{workers}, {observed}, {kind_name}"), *count, pair, kind);
             }
         }
     };
 
     compare_all("no detector");
-    let detector = start_detector(&runtimes[0].2);
-    detector.attach(runtimes[1].2.handle()).unwrap();
+    let [(_, _, [first, _]), _] = &runtimes;
+    let detector = start_detector(first);
+    for runtime in runtimes.iter().flat_map(|(_, _, runtimes)| runtimes).skip(1) {
+        detector.attach(runtime.handle()).unwrap();
+    }
     compare_all("detector running");
     drop(detector);
 
     budgets.print("Added per poll, as a multiple of what tokio-metrics adds", scale);
 }
 
-fn compare(budgets: &mut Budgets, scale: Scale, name: &str, workers: u32, runtime: &Runtime, kind: Kind) {
+fn compare(budgets: &mut Budgets, scale: Scale, name: &str, workers: u32, runtimes: &[Runtime; 2], kind: Kind) {
     let polls = scale.pick(2000, 2000, 20);
     let monitor = TaskMonitor::new();
-    let measure = |variant| f64::from(workers) * round(runtime, kind, variant, polls, &monitor);
+    let measure =
+        |variant| f64::from(workers) * round(&runtimes[usize::from(variant == HOOKS)], kind, variant, polls, &monitor);
 
-    interleave::<4>(scale.pick(20, 5, 1), measure);
+    interleave::<5>(scale.pick(20, 5, 1), measure);
     let (cpu_before, start) = (cpu_time(), Instant::now());
-    let columns = interleave::<4>(scale.pick(250, 30, 2), measure);
+    let columns = interleave::<5>(scale.pick(250, 30, 2), measure);
     let cores = cpu_time()
         .zip(cpu_before)
         .map(|(after, before)| after.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64());
 
-    let [ours, tokio_metrics, two_instants] =
-        [OURS, TOKIO_METRICS, TWO_INSTANTS].map(|variant| added(&columns[variant], &columns[BARE]));
+    let [ours, tokio_metrics, two_instants, hooks] =
+        [OURS, TOKIO_METRICS, TWO_INSTANTS, HOOKS].map(|variant| added(&columns[variant], &columns[BARE]));
     println!("{name}: nanoseconds per poll, median (95 % sure)");
     println!("  bare future              {}", spread(&columns[BARE], "ns"));
     println!("  instrument_future adds   {}", spread(&ours, "ns"));
     println!("  tokio-metrics adds       {}", spread(&tokio_metrics, "ns"));
     println!("  two Instant::now() add   {}", spread(&two_instants, "ns"));
+    println!("  hooks add                {}", spread(&hooks, "ns"));
 
     let mut name = name.to_owned();
     if let Some(cores) = cores {
@@ -99,6 +112,13 @@ fn compare(budgets: &mut Budgets, scale: Scale, name: &str, workers: u32, runtim
     }
     budgets.promise(format!("{name}: instrument_future"), median(&ours) / median(&tokio_metrics), 0.30, "x");
     budgets.note(format!("{name}: two Instant::now()"), median(&two_instants) / median(&tokio_metrics), "x");
+    // A park and an unpark of a worker cost something without the flag, too: what is promised is of polls.
+    let hooks = median(&hooks) / median(&tokio_metrics);
+    if cfg!(tokio_unstable) {
+        budgets.promise(format!("{name}: hooks"), hooks, 0.05, "x");
+    } else {
+        budgets.note(format!("{name}: hooks"), hooks, "x");
+    }
 }
 
 /// Nanoseconds of wall time per poll.
@@ -124,7 +144,7 @@ fn spawn(
     task: impl Future<Output = ()> + Unpin + Send + 'static,
 ) -> JoinHandle<()> {
     match variant {
-        BARE => tokio::spawn(task),
+        BARE | HOOKS => tokio::spawn(task),
         OURS => tokio::spawn(starvation::instrument_future("poll", task)),
         TOKIO_METRICS => tokio::spawn(monitor.instrument(task)),
         _ => tokio::spawn(TwoInstants(task)),
