@@ -18,6 +18,8 @@ pub enum FrameKind {
     System,
     /// Of this crate.
     Detector,
+    /// Of a program or library from which the names were stripped: nothing tells whose it is.
+    Unknown,
 }
 
 /// A function on a stack. Functions that were inlined have frames of their own, where there is debug info.
@@ -37,6 +39,8 @@ pub struct Frame {
     pub module: String,
     /// Where it is in that, as tools that read debug info take it.
     pub offset: u64,
+    /// Where the function begins that this is in, if the tables for unwinding tell: two places in one function have the same.
+    pub start: Option<u64>,
     /// Which build of it that is, in hexadecimal, where it says so.
     pub build_id: Option<String>,
     /// Whose code it is.
@@ -57,8 +61,9 @@ impl Frame {
             line: None,
             module: module.to_owned(),
             offset,
+            start: None,
             build_id: None,
-            kind: FrameKind::User,
+            kind: FrameKind::Unknown,
             inlined: false,
         }
     }

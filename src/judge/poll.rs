@@ -202,6 +202,8 @@ impl Stack {
         let sure = if known { SURE } else { LIKELY };
         match at.what {
             None if known => (detail, told, confidence),
+            // What the kernel tells of the call is all there is.
+            Some(What::Nameless) => (detail, told, confidence),
             None => ("computing", told, LIKELY),
             // That others wait for a lock meanwhile is not on this one's stack.
             Some(What::Call | What::Park) if detail == "locked" => (detail, told, confidence),
@@ -324,6 +326,7 @@ mod tests {
     fn the_stack_says_what_a_sleeper_waits_for_and_where() {
         let at = |what| Told {
             what,
+            at: 0,
             inside: Some("std::x".to_owned()),
             place: "app::load".to_owned(),
             caller: Some("app::main".to_owned()),

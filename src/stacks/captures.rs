@@ -1,8 +1,9 @@
 //! What was taken of the threads of one episode, merged.
 
+use super::folded::folded;
 use super::tree::{self, StackBranch};
 use super::{Place, Taken, Told};
-use crate::frame::{FrameKind, StackTrace};
+use crate::frame::{Frame, FrameKind, StackTrace};
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -155,11 +156,9 @@ fn merged(of: &[&Seen]) -> (StackTrace, Vec<StackBranch>) {
     let frames = most.frames[most.frames.len() - common..].to_vec();
     let culprit = frames.iter().position(|frame| frame.kind == FrameKind::User);
     let tree = tree::branches(&traces, common);
-    match culprit {
-        Some(_) => (StackTrace { frames, culprit, complete: most.complete }, tree),
-        // Nothing of the user's is common to them: the most frequent says more.
-        None => (StackTrace::clone(most), tree),
-    }
+    let shared = StackTrace { frames, culprit, complete: most.complete };
+    // Where nothing of the user's is common to them, the most frequent says more.
+    (if Told::by(&shared, false).is_some() { shared } else { StackTrace::clone(most) }, tree)
 }
 
 fn group(of: &[&Seen], name: impl Fn(u32) -> Option<&'static str>) -> StackGroup {
@@ -182,12 +181,15 @@ fn group(of: &[&Seen], name: impl Fn(u32) -> Option<&'static str>) -> StackGroup
 
 /// What was called from the culprit frame, that frame, and those of the user's around it. Without one: the innermost.
 fn lines(trace: &StackTrace) -> Vec<String> {
-    let Some(at) = trace.culprit else {
-        return trace.frames.iter().take(LINES).map(ToString::to_string).collect();
+    let (inner, outer) = match Told::by(trace, true) {
+        Some(told) => (told.inside.into_iter().chain([told.place]).collect(), told.at + 1),
+        None => (Vec::new(), 0),
     };
-    let inside = Told::by(trace, true).and_then(|told| told.inside);
-    let yours = trace.frames[at..].iter().enumerate().filter(|(far, frame)| *far == 0 || frame.kind == FrameKind::User);
-    inside.into_iter().chain(yours.map(|(_, frame)| frame.to_string())).take(LINES).collect()
+    let is_told = |frame: &&Frame| outer == 0 || matches!(frame.kind, FrameKind::User | FrameKind::Unknown);
+    let outer = trace.frames[outer..].iter().filter(is_told).map(ToString::to_string);
+    let mut lines = folded(inner.into_iter().chain(outer));
+    lines.truncate(LINES);
+    lines
 }
 
 /// One line for the group, and one for each function that is told of.
@@ -214,7 +216,7 @@ impl fmt::Display for StackGroup {
 #[cfg(all(test, not(starvation_loom)))]
 mod tests {
     use super::super::What;
-    use super::super::told::tests::trace;
+    use super::super::told::tests::{stripped, trace};
     use super::*;
 
     fn taken(tid: u32, asleep: bool, functions: &[&str]) -> Taken {
@@ -255,6 +257,35 @@ mod tests {
         assert_eq!(stack.frames.len(), 2);
         assert_eq!(captures.told(false).map(|told| told.place), Some("app::work".to_owned()));
         assert_eq!(tree.iter().map(|branch| branch.percent).collect::<Vec<_>>(), [75, 25]);
+    }
+
+    #[test]
+    fn a_function_without_a_name_is_one_wherever_in_it_a_thread_was_found() {
+        let mut captures = Captures::default();
+        for number in 0..4 {
+            let system: &[&str] = if number == 3 { &["memcpy"] } else { &[] };
+            let trace = stripped(system, &[(100, 110 + number), (200, 210), (300, 310)]);
+            captures.add(&Taken { trace: Ok(Arc::new(trace)), ..taken(1, false, &[]) });
+        }
+        let place = captures.told(false).map(|told| told.place).unwrap_or_default();
+        assert!(place.starts_with("app+0x71 [1d] ("), "{place}");
+        assert_eq!(captures.groups(|_| None)[0].stack.frames.len(), 3);
+        let lines = captures.lines(1).unwrap_or_default();
+        assert_eq!((lines.len(), lines[0].as_str(), lines[1].as_str()), (3, place.as_str(), "app+0xd2 [1d]"));
+    }
+
+    #[test]
+    fn recursion_is_told_in_a_line() {
+        let mut functions = vec!["read", "app::leaf"];
+        functions.extend(["app::descend"; 300]);
+        functions.push("app::handler");
+        let mut captures = Captures::default();
+        captures.add(&taken(1, true, &functions));
+        let lines = captures.lines(1).unwrap_or_default();
+        assert_eq!(lines, ["read", "app::leaf", "app::descend, 300 times", "app::handler"]);
+        let group = &captures.groups(|_| None)[0];
+        assert_eq!(group.stack.frames.len(), functions.len());
+        assert!(group.to_string().contains("app::descend, 300 times\n    app::handler"), "{group}");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! All watched threads at one moment: what each does, since when, and where in the code it is.
 
+use super::folded::folded;
 use super::reader::take;
+use super::told::Told;
 use crate::activity::Kind;
-use crate::frame::{FrameKind, StackTrace};
+use crate::frame::{Frame, FrameKind, StackTrace};
 use crate::stack::{CannotCapture, Capturer};
 use crate::threads::Role;
 use crate::{clock, evidence, op, slot, threads};
@@ -163,7 +165,8 @@ impl fmt::Display for WatchedThread {
 /// How many of the inner frames tell what a thread does: up to the last that is the user's, or else a few.
 fn shown(stack: &StackTrace) -> usize {
     const FEW: usize = 3;
-    let last = stack.frames.iter().rposition(|frame| frame.kind == FrameKind::User).or(stack.culprit);
+    let may_be_yours = |frame: &Frame| matches!(frame.kind, FrameKind::User | FrameKind::Unknown);
+    let last = stack.frames.iter().rposition(may_be_yours).or(stack.culprit);
     last.map_or(FEW, |last| last + 1).min(stack.frames.len())
 }
 
@@ -174,8 +177,9 @@ impl fmt::Display for ThreadDump {
         const TOLD: usize = 8;
         for group in &self.groups {
             let count = group.threads.len();
-            let does = match (group.asleep, group.stack.culprit, group.op) {
-                (true, None, None) => "idle",
+            let is_somewhere = Told::by(&group.stack, group.asleep).is_some();
+            let does = match (group.asleep, is_somewhere, group.op) {
+                (true, false, None) => "idle",
                 (true, ..) => "asleep",
                 (false, ..) => "computing",
             };
@@ -187,8 +191,8 @@ impl fmt::Display for ThreadDump {
             let more = if count > TOLD { ", ..." } else { "" };
             writeln!(f, ": {}{more}", told.join(", "))?;
             let shown = shown(&group.stack);
-            for frame in &group.stack.frames[..shown] {
-                writeln!(f, "    {frame}")?;
+            for line in folded(group.stack.frames[..shown].iter().map(ToString::to_string)) {
+                writeln!(f, "    {line}")?;
             }
             match group.stack.frames.len() - shown {
                 0 => writeln!(f)?,

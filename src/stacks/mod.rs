@@ -5,6 +5,7 @@ mod ask;
 mod captures;
 #[cfg(feature = "stacks")]
 mod dump;
+mod folded;
 #[cfg(feature = "stacks")]
 mod reader;
 mod told;

@@ -13,6 +13,8 @@ pub(crate) enum What {
     Park,
     /// Something else: it has called a function that blocks.
     Call,
+    /// The functions that would tell have no names.
+    Nameless,
 }
 
 /// What the stack of a thread says.
@@ -20,6 +22,8 @@ pub(crate) enum What {
 pub(crate) struct Told {
     /// None where it computes.
     pub(crate) what: Option<What>,
+    /// Which of the frames is the place.
+    pub(crate) at: usize,
     /// The function that it has called and not come back from, where that is not yours.
     pub(crate) inside: Option<String>,
     /// Where in your code that is, and where that was called from, if that is yours, too.
@@ -64,6 +68,9 @@ const RUNNERS: [&str; 8] = [
     "block_in_place",
     "run_until",
 ];
+/// What would have to be otherwise for a program to have names.
+const STRIPPED: &str =
+    "(stripped of its names: a build with `strip = false` and `debug = \"line-tables-only\"` has them)";
 /// What waits at a condition gives its lock back: it waits for something else.
 const CONDITIONS: [&str; 3] = ["condvar", "Condvar", "pthread_cond_"];
 const PARKS: [&str; 5] = ["thread::park", "functions::park", "thread::Thread::park", "condvar", "Condvar"];
@@ -98,29 +105,52 @@ fn called(frames: &[Frame], culprit: usize) -> &[Frame] {
     &frames[..until.unwrap_or(culprit)]
 }
 
+/// The outermost of these functions that says anything.
+fn entered(called: &[Frame]) -> Option<&Frame> {
+    called.iter().rev().find(|frame| frame.function.is_some() && !is_glue(frame))
+}
+
+impl What {
+    /// By the functions that have been called, the innermost first.
+    fn of(called: &[Frame]) -> Self {
+        let is = |parts: &[&str]| called.iter().any(|frame| is_named(frame, parts));
+        if is(&BLOCK_ON) {
+            Self::BlockOn
+        } else if is(&LOCKS) && !is(&CONDITIONS) {
+            Self::Lock
+        } else if entered(called).is_some_and(|frame| is_named(frame, &PARKS)) {
+            Self::Park
+        } else {
+            Self::Call
+        }
+    }
+}
+
 impl Told {
     /// `asleep` in a system call, or else computing. None where no function of yours is on the stack.
     pub(crate) fn by(trace: &StackTrace, asleep: bool) -> Option<Self> {
-        let at = trace.culprit?;
+        let Some(at) = trace.culprit else { return Self::nameless(trace, asleep) };
         let called = called(&trace.frames, at);
-        let entered = called.iter().rev().find(|frame| frame.function.is_some() && !is_glue(frame));
-        let what = asleep.then(|| {
-            let is = |parts: &[&str]| called.iter().any(|frame| is_named(frame, parts));
-            if is(&BLOCK_ON) {
-                What::BlockOn
-            } else if is(&LOCKS) && !is(&CONDITIONS) {
-                What::Lock
-            } else if entered.is_some_and(|frame| is_named(frame, &PARKS)) {
-                What::Park
-            } else {
-                What::Call
-            }
-        });
-        let inside = entered.and_then(|frame| frame.function.clone());
+        let what = asleep.then(|| What::of(called));
+        let inside = entered(called).and_then(|frame| frame.function.clone());
         let place = trace.frames.get(at)?.to_string();
         let yours = |frame: &&Frame| frame.kind == FrameKind::User && frame.function != trace.frames[at].function;
         let caller = trace.frames[at..].iter().find(yours).map(ToString::to_string);
-        Some(Self { what, inside, place, caller })
+        Some(Self { what, at, inside, place, caller })
+    }
+
+    /// In a program that was stripped of its names: where it has called the system, or computes. Whose that is nobody knows.
+    fn nameless(trace: &StackTrace, asleep: bool) -> Option<Self> {
+        let at = trace.frames.iter().position(|frame| frame.kind != FrameKind::System)?;
+        let frame = trace.frames.get(at).filter(|frame| frame.kind == FrameKind::Unknown)?;
+        let inner = trace.frames.get(..at)?;
+        let what = asleep.then(|| match What::of(inner) {
+            What::Call | What::Park => What::Nameless,
+            // The C library keeps its names.
+            known => known,
+        });
+        let inside = inner.iter().rev().find_map(|frame| frame.function.clone());
+        Some(Self { what, at, inside, place: format!("{frame} {STRIPPED}"), caller: None })
     }
 }
 
@@ -142,6 +172,7 @@ pub(super) mod tests {
             line: None,
             module: "app".to_owned(),
             offset: function.len() as u64,
+            start: None,
             build_id: None,
             kind,
             inlined: false,
@@ -198,6 +229,35 @@ pub(super) mod tests {
             Some(What::Call)
         );
         assert_eq!(what(&["syscall", "tokio::runtime::park"]), None);
+    }
+
+    /// A stack of a stripped program: the system's functions, and where the others begin and are.
+    pub(in crate::stacks) fn stripped(system: &[&str], places: &[(u64, u64)]) -> StackTrace {
+        let nameless = |&(start, offset): &(u64, u64)| Frame {
+            start: Some(start),
+            build_id: Some("1d".to_owned()),
+            ..Frame::unknown("app", offset)
+        };
+        let frames = system.iter().map(|name| frame(name, FrameKind::System)).chain(places.iter().map(nameless));
+        StackTrace { frames: frames.collect(), culprit: None, complete: true }
+    }
+
+    #[test]
+    fn of_a_stripped_program_the_place_is_told_and_what_would_give_it_a_name() {
+        let told = |system: &[&str]| Told::by(&stripped(system, &[(16, 20), (32, 40)]), true);
+        let sleeps = told(&["clock_nanosleep"]).unwrap_or_else(|| panic!("there is a place"));
+        assert_eq!(
+            (sleeps.what, sleeps.at, sleeps.inside.as_deref()),
+            (Some(What::Nameless), 1, Some("clock_nanosleep"))
+        );
+        assert!(sleeps.place.starts_with("app+0x14 [1d] (") && sleeps.place.contains("`strip = false`"), "{sleeps:?}");
+        assert_eq!(told(&["__lll_lock_wait", "pthread_mutex_lock"]).and_then(|told| told.what), Some(What::Lock));
+        let computes = Told::by(&stripped(&[], &[(16, 20)]), false);
+        assert_eq!(computes.map(|told| (told.what, told.inside)), Some((None, None)));
+        // What has names, and none of the user's among them, is nowhere.
+        let mut idle = trace(&["epoll_wait", "tokio::runtime::park"]);
+        idle.frames.push(Frame::unknown("app", 8));
+        assert_eq!(Told::by(&idle, true), None);
     }
 
     #[test]

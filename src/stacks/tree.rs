@@ -24,7 +24,9 @@ const LARGEST: usize = 16;
 pub(super) fn same_function(one: &Frame, other: &Frame) -> bool {
     let named = |frame: &Frame| frame.symbol.is_some() || frame.function.is_some();
     let same_name = one.symbol == other.symbol && one.function == other.function;
-    one.module == other.module && if named(one) { same_name } else { one.offset == other.offset }
+    // What was stripped of its names is told apart by where its functions begin.
+    let place = |frame: &Frame| frame.start.unwrap_or(frame.offset);
+    one.module == other.module && if named(one) { same_name } else { same_name && place(one) == place(other) }
 }
 
 /// How many of the outermost frames all stacks have in common.
@@ -45,13 +47,20 @@ pub(super) fn in_common(traces: &[(Arc<StackTrace>, u64)]) -> usize {
 /// The tree of what lies further in than the outermost `common` frames, the most frequent first.
 pub(super) fn branches(traces: &[(Arc<StackTrace>, u64)], common: usize) -> Vec<StackBranch> {
     let all = traces.iter().map(|(_, times)| times).sum::<u64>().max(1);
-    // From the outside in.
     let stacks: Vec<(Vec<&Frame>, u64)> =
-        traces.iter().map(|(trace, times)| (trace.frames.iter().rev().skip(common).collect(), *times)).collect();
+        traces.iter().map(|(trace, times)| (further_in(trace, common), *times)).collect();
     let mut told = Vec::new();
     let all_of: Vec<usize> = (0..stacks.len()).collect();
     grow(&stacks, &all_of, 0, all, &mut told);
     told
+}
+
+/// The frames within the outermost ones, from the outside in. A function that calls itself is there once.
+fn further_in(trace: &StackTrace, common: usize) -> Vec<&Frame> {
+    let calls_itself =
+        |at: usize| trace.frames.get(at + 1).is_some_and(|outer| same_function(outer, &trace.frames[at]));
+    let inward = (0..trace.frames.len()).rev().skip(common);
+    inward.filter(|&at| !calls_itself(at)).map(|at| &trace.frames[at]).collect()
 }
 
 fn grow(stacks: &[(Vec<&Frame>, u64)], of: &[usize], depth: usize, all: u64, told: &mut Vec<StackBranch>) {
@@ -98,6 +107,20 @@ mod tests {
         assert_eq!(told, expected.map(|(depth, percent, name)| (depth, percent, name.to_owned())));
         assert_eq!(in_common(&[]), 0);
         assert_eq!(in_common(&traces[..1]), 4);
+    }
+
+    #[test]
+    fn a_function_that_calls_itself_is_one_branch() {
+        let deep = |times: usize| {
+            let functions = [vec!["app::leaf"], vec!["app::descend"; times], vec!["app::work"]].concat();
+            (Arc::new(trace(&functions)), 1)
+        };
+        let traces = [deep(3), deep(5), deep(40)];
+        assert_eq!(in_common(&traces), 4);
+        let told: Vec<_> = branches(&traces, 4).into_iter().map(|it| (it.depth, it.function)).collect();
+        assert_eq!(told, [(0, "app::leaf".to_owned())]);
+        let told: Vec<_> = branches(&traces, 1).into_iter().map(|it| (it.depth, it.function)).collect();
+        assert_eq!(told, [(0, "app::descend".to_owned()), (1, "app::leaf".to_owned())]);
     }
 
     #[test]

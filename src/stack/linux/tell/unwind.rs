@@ -26,6 +26,8 @@ pub(crate) struct Place {
     /// The instruction that is meant: the call, where one is being waited for. What comes after a call can be of another line,
     /// or of another function.
     pub(crate) address: u64,
+    /// Where the function begins, as far as there are rules for it.
+    pub(crate) function: Option<u64>,
 }
 
 /// How a walk along a stack ended.
@@ -100,9 +102,10 @@ impl Unwinder {
             if places.len() >= most {
                 break End::Enough;
             }
-            let place = Place { next, address: if walk.exact { next } else { next - 1 } };
+            let mut place = Place { next, address: if walk.exact { next } else { next - 1 }, function: None };
+            let went = walk.go_out(&mut place, self);
             places.push(place);
-            match walk.go_out(place, self) {
+            match went {
                 Ok(skipped) => places.extend(skipped),
                 Err(end) => break end,
             }
@@ -124,7 +127,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     /// From a function to its caller. Where that had called another, which went on here by a jump as the last thing it did and
     /// so has no frame any more: that one.
-    fn go_out(&mut self, place: Place, unwinder: &mut Unwinder) -> Result<Option<Place>, End> {
+    fn go_out(&mut self, place: &mut Place, unwinder: &mut Unwinder) -> Result<Option<Place>, End> {
         let Unwinder { modules, context } = unwinder;
         let module = modules.find_or_refresh(place.address, &mut self.refreshed).ok_or(End::NoModule)?;
         let tables = module.image().and_then(|image| image.tables.as_ref());
@@ -138,12 +141,13 @@ impl Walk<'_> {
             _ if is_signal_return(&module, place.next) => return self.leave_signal().map(|()| None),
             found => found?,
         };
+        place.function = Some(rules.function.start);
         let frame = match &rules.frame {
             CfaRule::RegisterAndOffset { register, offset } => {
                 let number = rules::number(*register).ok_or(End::Damaged)?;
                 let known = match self.registers[number] {
                     Some(value) => value,
-                    None => self.find_frame_pointer(number, &rules, &module, place, modules)?,
+                    None => self.find_frame_pointer(number, &rules, &module, place.address, modules)?,
                 };
                 known.wrapping_add_signed(*offset)
             }
@@ -167,7 +171,7 @@ impl Walk<'_> {
         let tables = caller.image()?.tables.as_ref()?;
         let code = rules::find(tables, context, target).ok()?.function;
         let jump = callsite::jump_to(&caller, code.start..code.end, function).filter(|_| code.start == target)?;
-        Some(Place { next: jump, address: jump })
+        Some(Place { next: jump, address: jump, function: Some(code.start) })
     }
 
     /// The registers of the caller.
@@ -225,7 +229,7 @@ impl Walk<'_> {
         register: usize,
         rules: &Rules,
         module: &Module,
-        place: Place,
+        address: u64,
         modules: &mut Modules,
     ) -> Result<u64, End> {
         let not_known = End::RegisterNotKnown(register);
@@ -234,7 +238,7 @@ impl Walk<'_> {
         }
         let here = self.registers[STACK_POINTER].ok_or(End::RegisterNotKnown(STACK_POINTER))?;
         let since = rules.by_frame_pointer_since.ok_or(not_known)?;
-        let below = callsite::below_frame_pointer(module, since..place.address).ok_or(not_known)?;
+        let below = callsite::below_frame_pointer(module, since..address).ok_or(not_known)?;
         let nearest = here.checked_add(below.bytes).ok_or(not_known)?;
         let mut refreshed = self.refreshed;
         // Where the stack pointer was rounded down, each place that it may have been rounded from is tried. A frame pointer is a
