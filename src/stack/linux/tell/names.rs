@@ -2,6 +2,7 @@
 
 pub(crate) mod by_type;
 pub(crate) mod kind;
+pub(crate) mod source;
 mod split;
 
 use crate::frame::{Frame, FrameKind};
@@ -118,6 +119,17 @@ pub(crate) fn is_bare(name: &str) -> bool {
     !name.starts_with('<') && split::parts(name, "::").len() == 1
 }
 
+/// Whether a name is nothing but what the compiler calls a body without a name: a closure, or one that is polled.
+fn is_mark(name: &str) -> bool {
+    name.starts_with('{')
+}
+
+/// Such a name as a person reads it.
+fn readable_mark(name: &str) -> String {
+    let mark = name.split(['#', '}']).next().unwrap_or(name).trim_start_matches('{').trim_end_matches("_env");
+    format!("{{{}}}", mark.replace('_', " "))
+}
+
 /// The name of a function by its symbol, with the types from a bare one of the same function: each may tell what the other does
 /// not.
 pub(crate) fn joined(symbol: String, bare: &str) -> String {
@@ -145,12 +157,14 @@ pub(crate) fn name_all(frames: &mut [Frame]) {
                 });
         let by_type = by_type::named_by_type(frame);
         // Nothing but a mark is no name.
-        let is_mark = is_bare(&symbol) && symbol.starts_with('{') && frame.kind == FrameKind::User;
-        let by_outer = run.as_deref().filter(|_| is_mark).map(|run| match run.strip_suffix("::{closure}") {
+        let is_mark = is_bare(&symbol) && is_mark(&symbol);
+        let by_outer = run.as_deref().filter(|_| is_mark && frame.kind == FrameKind::User);
+        let by_outer = by_outer.map(|run| match run.strip_suffix("::{closure}") {
             Some(stem) if polled => format!("{stem} (async)"),
             _ => run.to_owned(),
         });
-        frame.function = by_outer.or_else(|| Some(readable(&symbol, polled)));
+        let own = || if is_mark { readable_mark(&symbol) } else { readable(&symbol, polled) };
+        frame.function = Some(by_outer.unwrap_or_else(own));
         run = by_type.or(run);
         let goes_on = polled || polls(&symbol, frame.kind);
         outer = Some((symbol, goes_on));
@@ -200,7 +214,10 @@ mod tests {
         assert_eq!(readable("wait<my_app::T>", false), "wait");
         let names = named(&["{async_fn#0}", "tokio::runtime::task::raw::poll::<my_app::handler::{async_fn_env#0}>"]);
         assert_eq!(names[0], "my_app::handler (async)");
-        assert_eq!(named(&["{closure#0}"]), ["{closure#0}"]);
+        assert_eq!(
+            named(&["{closure#0}", "{async_fn#0}", "{async_block#1}<u8>"]),
+            ["{closure}", "{async fn}", "{async block}"]
+        );
     }
 
     #[test]

@@ -11,8 +11,8 @@ use super::elf;
 use super::modules::{Identity, Module, Modules};
 use super::names;
 use super::pages::Allowance;
-use super::unwind::Unwound;
-use crate::frame::Frame;
+use super::unwind::{Place, Unwound};
+use crate::frame::{Frame, FrameKind};
 pub(crate) use file::SymbolFile;
 
 /// How many modules' names are held.
@@ -38,7 +38,7 @@ impl Symbols {
         let mut frames = Vec::new();
         for place in &unwound.places {
             match modules.find(place.address) {
-                Some(module) => self.at(place.address, module, &mut frames),
+                Some(module) => self.at(place, module, &mut frames),
                 None => frames.push(Frame::unknown("", place.address)),
             }
         }
@@ -46,18 +46,25 @@ impl Symbols {
         frames
     }
 
-    fn at(&mut self, address: u64, module: &Module, frames: &mut Vec<Frame>) {
-        let offset = module.offset(address);
+    fn at(&mut self, place: &Place, module: &Module, frames: &mut Vec<Frame>) {
+        let offset = module.offset(place.address);
         let build_id = module.image().and_then(|image| image.build_id.as_deref()).map(elf::hexadecimal);
-        let found = self.file(module).map(|file| file.functions(offset)).unwrap_or_default();
+        let file = self.file(module);
+        let found = file.map(|file| file.functions(offset)).unwrap_or_default();
         let found = if found.is_empty() { vec![file::Function::default()] } else { found };
         let last = found.len() - 1;
+        let kind = |function: &file::Function| match (file, &function.file) {
+            // Its name may not say so.
+            (Some(file), Some(source)) if file.is_own(source) => FrameKind::Detector,
+            (_, source) => names::kind::of(function.name.as_deref(), module.name(), source.as_deref()),
+        };
         frames.extend(found.into_iter().enumerate().map(|(number, function)| Frame {
             function: None,
-            kind: names::kind::of(function.name.as_deref(), module.name(), function.file.as_deref()),
+            kind: kind(&function),
             symbol: function.name,
             file: function.file,
             line: function.line,
+            start: place.function.map(|start| module.offset(start)),
             build_id: build_id.clone(),
             inlined: number < last,
             ..Frame::unknown(module.name(), offset)

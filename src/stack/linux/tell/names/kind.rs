@@ -132,10 +132,15 @@ const C_FUNCTIONS: [&str; 48] = [
     "writev",
 ];
 
+/// Whether a crate is of Rust's own library.
+pub(super) fn is_std(name: &str) -> bool {
+    STD.contains(&name)
+}
+
 fn of_crate(name: &str) -> FrameKind {
     let is_of_family =
         |family: &&str| name.strip_prefix(*family).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
-    if STD.contains(&name) {
+    if is_std(name) {
         FrameKind::Std
     } else if RUNTIMES.contains(&name) || RUNTIME_FAMILIES.iter().any(is_of_family) {
         FrameKind::Runtime
@@ -174,19 +179,35 @@ fn of_qualified(qualified: &str) -> Option<FrameKind> {
     }
 }
 
+/// Whether a source file is of Rust's own library.
+pub(super) fn is_std_source(file: &str) -> bool {
+    file.starts_with("/rustc/") || file.contains("/lib/rustlib/src/rust/library/")
+}
+
 /// Whose a source file is; `None` for one that lies anywhere: the user's, or of a library that was built from there.
-fn of_source(file: &str) -> Option<FrameKind> {
-    if file.starts_with("/rustc/") || file.contains("/lib/rustlib/src/rust/library/") {
-        return Some(FrameKind::Std);
-    }
-    // Cargo unpacks libraries into directories of their name and version, below one for where they are from.
-    let unpacked = file.split_once("/registry/src/").and_then(|(_, rest)| rest.split('/').nth(1));
-    let unpacked = unpacked.or_else(|| file.split_once("/git/checkouts/").and_then(|(_, rest)| rest.split('/').next()));
-    let name = match unpacked {
-        Some(directory) => directory.rsplit_once('-').map_or(directory, |(name, _)| name),
-        None => file.split_once("/vendor/").and_then(|(_, rest)| rest.split('/').next())?,
+pub(super) fn of_source(file: &str) -> Option<FrameKind> {
+    if is_std_source(file) { Some(FrameKind::Std) } else { crate_of_source(file).map(|name| of_crate(&name)) }
+}
+
+/// The name of the crate that a file is of, by the directory that the crate was unpacked into.
+pub(super) fn crate_of_source(file: &str) -> Option<String> {
+    let after = |mark| file.split_once(mark).map(|(_, rest)| rest);
+    let plain = |directory: &str| directory.rsplit_once('-').map_or(directory, |(name, _)| name).to_owned();
+    let last = || file.rsplit_once("/src/").and_then(|(directory, _)| directory.rsplit('/').next()).map(str::to_owned);
+    let name = if is_std_source(file) {
+        last()?
+    } else if let Some(rest) = after("/registry/src/") {
+        // Of its name and version, below one for where it is from.
+        plain(rest.split('/').nth(1)?)
+    } else if let Some(rest) = after("/git/checkouts/") {
+        // One for a repository, in that one for each revision, and in that maybe one for each of several crates.
+        let mut parts = rest.split('/');
+        let repository = parts.next()?;
+        if parts.nth(1)? == "src" { plain(repository) } else { last()? }
+    } else {
+        after("/vendor/")?.split('/').next()?.to_owned()
     };
-    Some(of_crate(&name.replace('-', "_")))
+    Some(name.replace('-', "_"))
 }
 
 /// Whose a function is, by its name, where it has one, by the name of the file that it is in, and by its source.
@@ -194,7 +215,9 @@ pub(crate) fn of(name: Option<&str>, module: &str, source: Option<&str>) -> Fram
     if SYSTEM_MODULES.iter().any(|system| module.starts_with(system)) {
         return FrameKind::System;
     }
-    let Some(name) = name else { return FrameKind::User };
+    let Some(name) = name else {
+        return source.map_or(FrameKind::Unknown, |file| of_source(file).unwrap_or(FrameKind::User));
+    };
     let by_path = if super::is_bare(name) { None } else { of_path(name) };
     if let Some(kind) = by_path.or_else(|| source.and_then(of_source)) {
         return kind;
@@ -256,6 +279,7 @@ mod tests {
             ("/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/tokio-util-0.7.1/src/task.rs", Runtime),
             ("/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/serde_json-1.0.1/src/de.rs", User),
             ("/home/me/.cargo/git/checkouts/tokio-1a2b3c/1234567/tokio/src/task.rs", Runtime),
+            ("/home/me/.cargo/git/checkouts/rayon-1a2b3c/1234567/src/lib.rs", Runtime),
             ("/home/me/app/vendor/rayon-core/src/lib.rs", Runtime),
             ("/home/me/app/src/main.rs", User),
         ] {
@@ -264,6 +288,6 @@ mod tests {
         assert_eq!(of(Some("deflate"), "libz.so.1", None), User);
         assert_eq!(of(Some("qsort"), "libc.so.6", None), System);
         assert_eq!(of(None, "[vdso]", None), System);
-        assert_eq!(of(None, "app", None), User);
+        assert_eq!(of(None, "app", None), FrameKind::Unknown);
     }
 }

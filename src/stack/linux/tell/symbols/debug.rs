@@ -2,9 +2,10 @@
 
 use super::file::Function;
 use crate::stack::machine::tell::elf::{self, Section};
-use crate::stack::machine::tell::names;
+use crate::stack::machine::tell::names::{self, source::Root};
 use crate::stack::machine::tell::pages::{Bytes, Pages};
 use addr2line::Context;
+use gimli::Reader;
 use std::fmt;
 use std::sync::Arc;
 
@@ -63,6 +64,12 @@ impl DebugInfo {
             innermost.line = self.line_before(address, innermost.file.as_deref());
         }
         found
+    }
+
+    /// The crate that was compiled to what is at an address.
+    pub(super) fn root(&self, address: u64) -> Option<Root> {
+        let unit = self.0.find_dwarf_and_unit(address).skip_all_loads()?;
+        Root::new(&unit.name.as_ref()?.to_string().ok()?, &unit.comp_dir.as_ref()?.to_string().ok()?)
     }
 
     /// The compiler gives some instructions no line. What comes just before them in the same file is near enough.

@@ -23,6 +23,8 @@ pub(crate) struct Function {
 pub(crate) struct SymbolFile {
     debug: Option<DebugInfo>,
     table: Option<Table>,
+    /// The directory of this crate's own sources as debug info has it, where that can be known.
+    own_sources: Option<String>,
 }
 
 impl SymbolFile {
@@ -41,12 +43,19 @@ impl SymbolFile {
             found.debug = separate.debug;
             found.table = separate.table.or(found.table);
         }
+        found.own_sources = own_sources(module, &found);
         Some(found)
+    }
+
+    /// Whether a source file is one of this crate's.
+    pub(super) fn is_own(&self, file: &str) -> bool {
+        self.own_sources.as_ref().is_some_and(|own| file.starts_with(own.as_str()))
     }
 
     pub(crate) fn read(pages: &Arc<Pages>, allowance: &Allowance) -> Self {
         let sections: Vec<Section> = elf::sections(pages).unwrap_or_default();
-        Self { debug: DebugInfo::new(pages, &sections), table: Table::read(pages, &sections, allowance) }
+        let (debug, table) = (DebugInfo::new(pages, &sections), Table::read(pages, &sections, allowance));
+        Self { debug, table, own_sources: None }
     }
 
     /// What is at an address as the file has it, with what was inlined there first.
@@ -64,8 +73,38 @@ impl SymbolFile {
             Some(_) => {}
             None => found.extend(by_table().map(|name| Function { name: Some(name), ..Function::default() })),
         }
+        self.qualify(address, &mut found);
         found
     }
+
+    /// Gives those a path that were inlined and have none, from the outside in.
+    fn qualify(&self, address: u64, functions: &mut [Function]) {
+        let is_bare = |function: &Function| function.name.as_deref().is_some_and(names::is_bare);
+        if !functions.iter().any(is_bare) {
+            return;
+        }
+        let root = self.debug.as_ref().and_then(|debug| debug.root(address));
+        let mut outer: Option<String> = None;
+        for function in functions.iter_mut().rev() {
+            let Some(name) = &function.name else { continue };
+            let qualified = names::source::qualified(name, function.file.as_deref(), root.as_ref(), outer.as_deref());
+            function.name = qualified.or(function.name.take());
+            outer.clone_from(&function.name);
+        }
+    }
+}
+
+/// Where the sources of this crate are, with a slash at the end. No compiler tells a crate under which path its callers will
+/// have it in their debug info: so that is asked where this very function is.
+#[inline(never)]
+fn own_sources(module: &Module, file: &SymbolFile) -> Option<String> {
+    let here = own_sources as fn(&Module, &SymbolFile) -> Option<String> as usize as u64;
+    if !module.holds_code(here) {
+        return None;
+    }
+    let (_, inside) = file!().rsplit_once("src/")?;
+    let source = file.debug.as_ref()?.functions(module.offset(here)).pop()?.file?;
+    source.strip_suffix(inside).filter(|directory| directory.ends_with("/src/")).map(str::to_owned)
 }
 
 fn open(path: &Path, allowance: &Allowance) -> Option<(Arc<Pages>, u64)> {
