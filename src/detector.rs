@@ -343,7 +343,8 @@ impl Drop for Detector {
 pub enum StacksError {
     /// The detector was not started with [`Builder::stacks`].
     NotAskedFor,
-    /// The thread that takes stacks did not answer within 30 s, or is not there: a fork does not copy it.
+    /// The thread that takes stacks did not answer within 30 s, or is not there: a fork does not copy it. Or taking them failed,
+    /// which [`ObserverSnapshot::stacks_failed`](crate::ObserverSnapshot::stacks_failed) counts.
     NoAnswer,
 }
 
@@ -355,7 +356,8 @@ impl fmt::Display for StacksError {
                 "stacks are off: start the detector with `Builder::stacks(Stacks::Asleep)` or `WithSignals`"
             }
             Self::NoAnswer => {
-                "the thread that takes stacks did not answer: it had no CPU for 30 s, or this is a fork of its process"
+                "the thread that takes stacks did not answer: it had no CPU for 30 s, this is a fork of its process, or \
+                 it failed, which `ObserverSnapshot::stacks_failed` counts"
             }
         })
     }

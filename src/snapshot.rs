@@ -156,6 +156,8 @@ pub struct ObserverSnapshot {
     pub stacks_refused: u64,
     /// See [`stacks_taken`](Self::stacks_taken).
     pub stacks_left_out: u64,
+    /// Stacks and dumps that came to nothing because of a fault in this crate, which was caught: zero, unless there is one.
+    pub stacks_failed: u64,
     /// Look-ups of ops that found no place: more than 4,095 ops, counted together as one.
     pub overflowed_ops: u64,
 }
@@ -370,6 +372,7 @@ impl ObserverSnapshot {
             stacks_taken: read(&figures.stacks_taken),
             stacks_refused: read(&figures.stacks_refused),
             stacks_left_out: read(&figures.stacks_left_out),
+            stacks_failed: read(&figures.stacks_failed),
             overflowed_ops: op::overflowed(),
         }
     }
@@ -389,6 +392,7 @@ impl ObserverSnapshot {
             stacks_taken: self.stacks_taken.saturating_sub(before.stacks_taken),
             stacks_refused: self.stacks_refused.saturating_sub(before.stacks_refused),
             stacks_left_out: self.stacks_left_out.saturating_sub(before.stacks_left_out),
+            stacks_failed: self.stacks_failed.saturating_sub(before.stacks_failed),
             overflowed_ops: self.overflowed_ops.saturating_sub(before.overflowed_ops),
         }
     }

@@ -20,6 +20,7 @@ pub(crate) struct ObserverFigures {
     pub(crate) stacks_taken: AtomicU64,
     pub(crate) stacks_refused: AtomicU64,
     pub(crate) stacks_left_out: AtomicU64,
+    pub(crate) stacks_failed: AtomicU64,
 }
 
 impl ObserverFigures {

@@ -12,6 +12,7 @@ use crate::stack::{CannotCapture, Capturer, Way};
 use crossbeam_queue::{ArrayQueue, SegQueue};
 use std::fmt;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// So many can be asked for and not taken yet.
 const WAITING: usize = 64;
+/// Why there is no stack where this crate is at fault.
+const FAILED: &str = "taking or naming it failed, by a fault of the detector's own";
 /// The thread is given so long to end; what it is in the middle of may take longer.
 const FAREWELL: Duration = Duration::from_millis(100);
 
@@ -122,25 +125,46 @@ impl Shared {
         while !self.over.load(Ordering::Acquire) {
             // What is stuck comes first: who asks for dumps all the time keeps nobody from it.
             if let Some(stuck) = self.asked.pop() {
-                self.take(&mut capturer, stuck);
+                let at = clock::now();
+                let answer = self.guarded(&mut capturer, signals, |capturer| take(capturer, &stuck.whom));
+                self.tell(stuck, at, answer);
             } else if let Some(answer) = self.dumps.pop() {
-                // Who asked may have given up.
-                let _ = answer.send(dump::of_all(&mut capturer));
+                // Who asked may have given up. Without an answer he need not wait until he does.
+                if let Some(dump) = self.guarded(&mut capturer, signals, dump::of_all) {
+                    let _ = answer.send(dump);
+                }
             } else {
                 // The next will be of another time.
-                capturer.refresh();
+                let _ = self.guarded(&mut capturer, signals, Capturer::refresh);
                 thread::park();
             }
         }
     }
 
-    fn take(&self, capturer: &mut Capturer, stuck: Stuck) {
-        let at = clock::now();
+    /// What has to do with memory and files of any kind may have a fault that nobody has met yet. It must not end the thread:
+    /// it is counted, and the next stack is taken from scratch.
+    fn guarded<T>(&self, capturer: &mut Capturer, signals: bool, work: impl FnOnce(&mut Capturer) -> T) -> Option<T> {
+        // What a panic leaves half done in the capturer is thrown away with it.
+        let done = panic::catch_unwind(AssertUnwindSafe(|| work(capturer)));
+        if done.is_err() {
+            count(&self.figures.stacks_failed, 1);
+            *capturer = Capturer::new(signals);
+        }
+        done.ok()
+    }
+
+    /// `None`: taking it has failed.
+    fn tell(&self, stuck: Stuck, at: u64, answer: Option<Result<(StackTrace, bool), CannotCapture>>) {
         let Stuck { place, whom, since } = stuck;
-        let answer = take(capturer, &whom);
-        let asleep = answer.as_ref().is_ok_and(|(_, asleep)| *asleep);
-        let trace = answer.map(|(trace, _)| Arc::new(trace)).map_err(CannotCapture::text);
-        count(if trace.is_ok() { &self.figures.stacks_taken } else { &self.figures.stacks_refused }, 1);
+        let asleep = matches!(answer, Some(Ok((_, true))));
+        let trace = match answer {
+            Some(answer) => {
+                let kind = if answer.is_ok() { &self.figures.stacks_taken } else { &self.figures.stacks_refused };
+                count(kind, 1);
+                answer.map(|(trace, _)| Arc::new(trace)).map_err(CannotCapture::text)
+            }
+            None => Err(FAILED),
+        };
         self.taken.push(Taken { place, tid: whom.tid, since, at, asleep, trace });
     }
 }
@@ -149,4 +173,38 @@ impl Shared {
 pub(super) fn take(capturer: &mut Capturer, whom: &Whom) -> Result<(StackTrace, bool), CannotCapture> {
     let capture = capturer.capture(whom.tid, whom.stack(), &|| whom.is_there())?;
     Ok((capturer.tell(&capture), capture.way == Way::Asleep))
+}
+
+#[cfg(all(test, not(any(starvation_loom, starvation_elsewhere))))]
+mod tests {
+    use super::*;
+    use crate::owner::Owner;
+
+    #[test]
+    fn a_fault_is_counted_and_told_and_the_next_stack_is_taken() {
+        static THIS: Owner = Owner::new();
+        THIS.enter();
+        let figures = Arc::<ObserverFigures>::default();
+        let shared = Shared {
+            asked: ArrayQueue::new(WAITING),
+            dumps: SegQueue::new(),
+            taken: SegQueue::new(),
+            figures: Arc::clone(&figures),
+            over: AtomicBool::new(false),
+        };
+        let whom = THIS.whom().unwrap_or_else(|| panic!("this thread is known"));
+        let stuck = Stuck { place: crate::stacks::Place::Poll(1), whom, since: 1 };
+        let mut capturer = Capturer::new(false);
+        // The hook of a panic prints.
+        let fault = |_: &mut Capturer| panic::resume_unwind(Box::new("a fault"));
+        let answer = shared.guarded(&mut capturer, false, fault);
+        shared.tell(stuck, 2, answer);
+        assert_eq!(shared.taken.pop().and_then(|taken| taken.trace.err()), Some(FAILED));
+        let answer = shared.guarded(&mut capturer, false, |_| Err(CannotCapture::Computing));
+        shared.tell(stuck, 2, answer);
+        assert_eq!(shared.taken.pop().and_then(|taken| taken.trace.err()), Some(CannotCapture::Computing.text()));
+        let read = |figure: &std::sync::atomic::AtomicU64| figure.load(Ordering::Relaxed);
+        let counted = (read(&figures.stacks_failed), read(&figures.stacks_refused), read(&figures.stacks_taken));
+        assert_eq!(counted, (1, 1, 0));
+    }
 }
