@@ -1,5 +1,6 @@
 //! Linux, on x86_64 and aarch64.
 
+mod memory;
 pub(super) mod take;
 pub(super) mod tell;
 

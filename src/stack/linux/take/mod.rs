@@ -8,17 +8,17 @@ mod asleep;
 mod cell;
 mod handler;
 mod install;
-mod memory;
 mod signal;
 mod task;
 mod word;
 
+use super::memory::{self, Memory};
 use crate::stack::{CannotCapture, Capture};
 use asleep::Seen;
-use memory::Memory;
 use signal::Signals;
 use std::ops::Range;
 use task::Task;
+pub(super) use task::{is_filtered, open_at};
 
 /// How much of a stack is copied at most.
 const LONGEST: usize = 256 << 10;

@@ -162,7 +162,7 @@ impl Text {
 }
 
 /// Whether a seccomp filter looks at what the calling thread does; if it cannot be told, it may be so.
-pub(super) fn is_filtered() -> bool {
+pub(in crate::stack::machine) fn is_filtered() -> bool {
     let mut bytes = [0; LONGEST_STATUS];
     let file = open_at(libc::AT_FDCWD, c"/proc/thread-self/status", libc::O_RDONLY).map(File::from);
     let length = file.and_then(|file| file.read_at(&mut bytes, 0)).unwrap_or(0);
@@ -170,7 +170,7 @@ pub(super) fn is_filtered() -> bool {
 }
 
 /// Opens a file without allocating.
-pub(super) fn open_at(directory: RawFd, path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+pub(in crate::stack::machine) fn open_at(directory: RawFd, path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: the path ends with a zero byte, and the call keeps nothing of it.
     let descriptor = unsafe { libc::openat(directory, path.as_ptr(), flags | libc::O_CLOEXEC) };
     if descriptor < 0 {

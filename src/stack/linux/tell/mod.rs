@@ -5,7 +5,6 @@
 //! is damaged or gone is told as missing. What is held of them is bounded.
 
 mod elf;
-mod memory;
 mod modules;
 mod names;
 mod pages;

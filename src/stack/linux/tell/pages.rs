@@ -1,7 +1,7 @@
 //! Bytes of a file or of memory that are read page by page, when they are first needed: debug info of hundreds of megabytes
 //! is looked up in a few. Nothing is mapped: a file that is cut short meanwhile would end the process.
 
-use super::memory;
+use crate::stack::machine::memory;
 use gimli::{Error, LittleEndian, ReaderOffsetId};
 use std::borrow::Cow;
 use std::fs::File;
@@ -54,7 +54,7 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Option<()> {
         match self {
-            Self::Memory(start) => memory::read(start.checked_add(at)?, into),
+            Self::Memory(start) => memory::read_all(start.checked_add(at)?, into),
             Self::File(file) => file.read_exact_at(into, at).ok(),
             #[cfg(test)]
             Self::Damaged(damaged) => damaged.read(at, into),

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
-use super::memory;
 use crate::stack::capture::{Capture, REGISTERS, Registers, Way};
+use crate::stack::machine::memory;
 use std::os::raw::{c_int, c_void};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -35,11 +35,11 @@ fn read(line: &str) -> Option<Capture> {
     let base = top - 128;
     // As much as there is, page by page.
     let mut stack = vec![0; 128];
-    memory::read(base, &mut stack)?;
+    memory::read_all(base, &mut stack)?;
     while stack.len() < 1 << 20 {
         let at = base + stack.len() as u64;
         let mut piece = vec![0; (4096 - at % 4096) as usize];
-        if memory::read(at, &mut piece).is_none() {
+        if memory::read_all(at, &mut piece).is_none() {
             break;
         }
         stack.extend(piece);

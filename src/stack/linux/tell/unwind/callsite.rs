@@ -1,6 +1,6 @@
 //! Reads code, to check that a frame is where it is thought to be: what is before a return address is a call of the function.
 
-use crate::stack::machine::tell::memory;
+use crate::stack::machine::memory;
 use crate::stack::machine::tell::modules::Module;
 use crate::stack::machine::tell::prologue::{self, Below};
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! Reads this process's memory as if from outside: what is not mapped is an answer, and no crash.
 
-use super::task::{is_filtered, open_at};
+use super::take::{is_filtered, open_at};
 use crate::stack::CannotCapture;
 use std::fs::File;
 use std::io;
@@ -50,25 +50,42 @@ impl Memory {
     /// Some of what lies at an address: as much as can be read, up to a length.
     pub(super) fn read(&mut self, address: u64, length: usize) -> Result<&[u8], CannotCapture> {
         let length = length.min(self.buffer.len());
-        let source = Source::find(is_filtered());
-        let mut read = self.read_with(&source, address, length);
-        if let (Source::Call, Err(error)) = (&source, &read)
-            && is_refusal(error)
-            && let Some(file) = Source::file()
-        {
-            read = self.read_with(&file, address, length);
-        }
-        match read {
+        match read_some(address, &mut self.buffer[..length]) {
             Ok(read) => Ok(&self.buffer[..read]),
             Err(_) => Err(CannotCapture::NotReadable),
         }
     }
+}
 
-    fn read_with(&mut self, source: &Source, address: u64, length: usize) -> io::Result<usize> {
-        // SAFETY: the buffer is at least as long, and nobody else's.
-        let read = unsafe { read(source.descriptor(), address, self.buffer.as_mut_ptr(), length) };
-        if read == 0 { Err(io::Error::last_os_error()) } else { Ok(read) }
+/// Copies what lies at an address; `None` unless all of it can be read.
+pub(super) fn read_all(address: u64, into: &mut [u8]) -> Option<()> {
+    (into.is_empty() || read_some(address, into).ok()? == into.len()).then_some(())
+}
+
+/// A word of memory.
+pub(super) fn word(address: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    read_all(address, &mut bytes)?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+/// As much of it as can be read, by the way that there is. It is looked for each time: a filter can come at any time, and by
+/// a file that it has inherited a child process would read its parent.
+fn read_some(address: u64, into: &mut [u8]) -> io::Result<usize> {
+    let source = Source::find(is_filtered());
+    let read = read_with(&source, address, into);
+    match read {
+        Err(error) if matches!(source, Source::Call) && is_refusal(&error) => {
+            Source::file().map_or(Err(error), |file| read_with(&file, address, into))
+        }
+        read => read,
     }
+}
+
+fn read_with(source: &Source, address: u64, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: so long is the slice.
+    let read = unsafe { read(source.descriptor(), address, into.as_mut_ptr(), into.len()) };
+    if read == 0 { Err(io::Error::last_os_error()) } else { Ok(read) }
 }
 
 fn is_refusal(error: &io::Error) -> bool {
@@ -148,14 +165,19 @@ mod tests {
         let readable = 3 * PAGE as usize - 100;
         let mut memory = Memory::new(length);
         for source in [Source::Call, Source::file().unwrap()] {
-            assert_eq!(memory.read_with(&source, from, length).unwrap(), readable);
+            assert_eq!(read_with(&source, from, &mut memory.buffer).unwrap(), readable);
             assert!(memory.buffer[..readable].iter().all(|byte| *byte == 7));
             memory.buffer.fill(0);
-            assert!(memory.read_with(&source, from + readable as u64, 8).is_err());
-            assert!(memory.read_with(&source, 0, 8).is_err());
+            assert!(read_with(&source, from + readable as u64, &mut memory.buffer[..8]).is_err());
+            assert!(read_with(&source, 0, &mut memory.buffer[..8]).is_err());
         }
         assert_eq!(memory.read(from, 5).unwrap(), [7; 5]);
         assert_eq!(memory.read(0, 5), Err(CannotCapture::NotReadable));
+        let mut all = vec![0; length];
+        assert_eq!(read_all(from, &mut all), None, "not all of it is there");
+        assert_eq!((read_all(from, &mut all[..readable]), all[readable - 1]), (Some(()), 7));
+        assert_eq!(word(from), Some(0x0707_0707_0707_0707));
+        assert_eq!((word(8), word(u64::MAX - 3), read_all(8, &mut [])), (None, None, Some(())));
         // SAFETY: what is left of the mapping.
         unsafe { libc::munmap(start, length) };
     }
