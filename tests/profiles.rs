@@ -24,6 +24,17 @@ struct Built {
 
 #[track_caller]
 fn check(built: &Built) {
+    let text = run(built);
+    let last = text.lines().last().unwrap();
+    let numbers: Vec<usize> = last.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    let [found, all, exact, lines] = numbers[..] else { panic!("{last}") };
+    assert!(all >= 18 && found * 100 >= all * built.found && exact * 100 >= all * TWO_OF_THREE, "{text}");
+    assert!(!built.with_line || lines == all, "{text}");
+}
+
+/// What the example says.
+#[track_caller]
+fn run(built: &Built) -> String {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/target/profiles/").to_owned() + built.name;
     let mut run = Command::new(env!("CARGO"));
     run.args(["run", "--quiet", "--example", "stuck", "--all-features"]);
@@ -37,11 +48,7 @@ fn check(built: &Built) {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     println!("{}: {text}", built.name);
-    let last = text.lines().last().unwrap();
-    let numbers: Vec<usize> = last.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
-    let [found, all, _, lines] = numbers[..] else { panic!("{last}") };
-    assert!(all >= 18 && found * 100 >= all * built.found, "{text}");
-    assert!(!built.with_line || lines == all, "{text}");
+    text.into_owned()
 }
 
 const ALL: usize = 100;
@@ -83,4 +90,25 @@ fn where_panics_abort() {
 fn with_line_tables() {
     let settings = &[("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only")];
     check(&Built { name: "lines", release: true, settings, found: ALL, with_line: true });
+}
+
+#[test]
+#[ignore = "takes a minute or two to build"]
+fn with_limited_debug_info() {
+    let settings = &[("CARGO_PROFILE_RELEASE_DEBUG", "limited")];
+    check(&Built { name: "limited", release: true, settings, found: ALL, with_line: true });
+}
+
+/// Nothing is found by a name, but each is told by its place in the program.
+#[test]
+#[ignore = "takes a minute or two to build"]
+fn stripped_of_all_names() {
+    let settings = &[("CARGO_PROFILE_RELEASE_STRIP", "true")];
+    let text = run(&Built { name: "stripped", release: true, settings, found: 0, with_line: false });
+    assert!(text.contains("found 0 of "), "{text}");
+    let told = text.matches("no function of the program's").count();
+    assert!(told >= 18, "{text}");
+    for stack in text.split("no function of the program's").skip(1) {
+        assert!(stack.contains(": stuck+0x"), "{text}");
+    }
 }

@@ -54,8 +54,8 @@ pub(crate) fn qualified(name: &str, file: Option<&str>, root: Option<&Root>, out
     }
     // Whose value is dropped the caller says.
     if let ("drop", Some(outer)) = (name, outer)
-        && let Some((_, of)) = outer.split_once("drop_in_place<")
-        && let Some(of) = of.strip_suffix('>')
+        && let Some((_, of)) = outer.split_once("drop_in_place")
+        && let Some(of) = of.trim_start_matches("::").strip_prefix('<').and_then(|of| of.strip_suffix('>'))
     {
         return Some(demangled(&format!("<{of} as core::ops::drop::Drop>::drop")));
     }
@@ -108,8 +108,9 @@ mod tests {
         assert_eq!(name("std::x::lock", None), None, "it has one");
         assert_eq!(name("{closure#0}", None), None, "a mark is no function of the module");
         assert_eq!(qualified("lock", Some("/home/me/x.rs"), None, None), None);
-        let drops = name("drop", Some("core::ptr::drop_in_place<app::Slow<u8>>"));
-        assert_eq!(drops.as_deref(), Some("<app::Slow<u8> as core::ops::drop::Drop>::drop"));
+        for outer in ["core::ptr::drop_in_place::<app::Slow<u8>>", "core::ptr::drop_in_place<app::Slow<u8>>"] {
+            assert_eq!(name("drop", Some(outer)).as_deref(), Some("<app::Slow<u8> as core::ops::drop::Drop>::drop"));
+        }
         assert_eq!(name("drop", Some("app::work")).as_deref(), Some("std::sync::poison::mutex::drop"));
     }
 }

@@ -28,6 +28,10 @@ fn a_sleeper_is_named_with_file_and_line() {
     assert!(own.file.as_deref().unwrap().ends_with("tests.rs"));
     assert_eq!(own.line, Some(LINE));
     assert!(!own.inlined);
+    let begins = waits_for_good as fn(&taken::Told) as usize as u64;
+    let start = unwinder.modules.find(begins).unwrap().offset(begins);
+    assert_eq!(own.start, Some(start));
+    assert!(own.offset > start);
     let first = &frames[0];
     assert_eq!((first.function.as_deref(), first.kind), (Some("syscall"), FrameKind::System));
     assert!(first.module.starts_with("libc"));
