@@ -76,7 +76,8 @@ impl Frame {
 pub struct StackTrace {
     /// The functions, the innermost first.
     pub frames: Vec<Frame>,
-    /// Which of them is the first that is neither of the runtime nor of the system: where in your code it is.
+    /// Which of them is the first that is neither of the runtime nor of the system: where in your code it is. `None` where there
+    /// is none, or nothing names it.
     pub culprit: Option<usize>,
     /// The frames go on to the thread's first function. Otherwise the outermost ones are missing.
     pub complete: bool,

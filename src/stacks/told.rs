@@ -234,9 +234,11 @@ pub(super) mod tests {
     /// A stack of a stripped program: the system's functions, and where the others begin and are.
     pub(in crate::stacks) fn stripped(system: &[&str], places: &[(u64, u64)]) -> StackTrace {
         let nameless = |&(start, offset): &(u64, u64)| Frame {
+            function: None,
+            offset,
             start: Some(start),
             build_id: Some("1d".to_owned()),
-            ..Frame::unknown("app", offset)
+            ..frame("", FrameKind::Unknown)
         };
         let frames = system.iter().map(|name| frame(name, FrameKind::System)).chain(places.iter().map(nameless));
         StackTrace { frames: frames.collect(), culprit: None, complete: true }
@@ -256,7 +258,7 @@ pub(super) mod tests {
         assert_eq!(computes.map(|told| (told.what, told.inside)), Some((None, None)));
         // What has names, and none of the user's among them, is nowhere.
         let mut idle = trace(&["epoll_wait", "tokio::runtime::park"]);
-        idle.frames.push(Frame::unknown("app", 8));
+        idle.frames.extend(stripped(&[], &[(8, 9)]).frames);
         assert_eq!(Told::by(&idle, true), None);
     }
 

@@ -158,10 +158,11 @@ pub(crate) fn name_all(frames: &mut [Frame]) {
         let by_type = by_type::named_by_type(frame);
         // Nothing but a mark is no name.
         let is_mark = is_bare(&symbol) && is_mark(&symbol);
-        let by_outer = run.as_deref().filter(|_| is_mark && frame.kind == FrameKind::User);
+        // The first is the one that is run; what that calls goes by another name.
+        let by_outer = if is_mark && frame.kind == FrameKind::User { run.take() } else { None };
         let by_outer = by_outer.map(|run| match run.strip_suffix("::{closure}") {
             Some(stem) if polled => format!("{stem} (async)"),
-            _ => run.to_owned(),
+            _ => run,
         });
         let own = || if is_mark { readable_mark(&symbol) } else { readable(&symbol, polled) };
         frame.function = Some(by_outer.unwrap_or_else(own));
@@ -214,6 +215,9 @@ mod tests {
         assert_eq!(readable("wait<my_app::T>", false), "wait");
         let names = named(&["{async_fn#0}", "tokio::runtime::task::raw::poll::<my_app::handler::{async_fn_env#0}>"]);
         assert_eq!(names[0], "my_app::handler (async)");
+        // What it calls is not it.
+        let poll = "tokio::runtime::task::raw::poll::<my_app::handler::{async_fn_env#0}>";
+        assert_eq!(named(&["{async_fn#0}", "{async_fn#0}", poll])[..2], ["{async fn}", "my_app::handler (async)"]);
         assert_eq!(
             named(&["{closure#0}", "{async_fn#0}", "{async_block#1}<u8>"]),
             ["{closure}", "{async fn}", "{async block}"]
