@@ -9,6 +9,7 @@ use crate::counted::Counted;
 use crate::lately::{Lately, Peak, Plus, Share};
 use crate::replay::{Growth, Level, Replay};
 use crate::sample::{Excused, Machine, OpSample, RuntimeSample, Sample, Site, Stop};
+use crate::stacks::Locks;
 use crate::trips::Trips;
 use std::collections::{HashMap, VecDeque};
 use tokio::runtime;
@@ -111,6 +112,8 @@ pub(crate) struct Facts {
     pub(crate) burst: Option<Site>,
     pub(crate) excused: Lately<Excused>,
     pub(crate) machine: Lately<Machine>,
+    /// Who was found waiting for locks.
+    pub(crate) locks: Locks,
 }
 
 impl Facts {
@@ -154,6 +157,7 @@ impl Facts {
         if let Some(machine) = sample.machine {
             self.machine.add(machine);
         }
+        sample.stacks.iter().for_each(|taken| self.locks.see(taken));
         let mut pools: HashMap<_, (Level, Vec<(u32, u64)>)> = HashMap::new();
         for (op, fresh) in sample.ops.iter().zip(fresh).filter(|(op, _)| op.is_read) {
             let arrived = self.see_op(op, *fresh, sample.now);
@@ -179,6 +183,7 @@ impl Facts {
 
     fn turn(&mut self, at: u64) {
         (self.since, self.since_before) = (self.since_before, at);
+        self.locks.forget(self.since);
         for op in &mut self.ops {
             op.counted.turn();
             op.conduct.turn();

@@ -82,6 +82,44 @@ fn a_poll_that_waits_for_a_lock_is_locked() {
     drop(held);
 }
 
+static SHARED: Mutex<u32> = Mutex::new(0);
+static ELSE: Mutex<u32> = Mutex::new(0);
+
+fn adds_to_the_shared() {
+    *SHARED.lock().unwrap() += 1;
+}
+
+fn takes_from_the_shared() {
+    *SHARED.lock().unwrap() -= 1;
+}
+
+fn reads_something_else() -> u32 {
+    *ELSE.lock().unwrap()
+}
+
+#[test]
+fn who_waits_for_the_same_lock_is_told_with_each_other() {
+    let _one = exclusive();
+    let runtime = multi_thread(4, 1);
+    let detector = with_stacks(&runtime, Stacks::Asleep);
+    let held = (SHARED.lock().unwrap(), ELSE.lock().unwrap());
+    runtime.spawn(instrument_future("stacks::adds", async { adds_to_the_shared() }));
+    runtime.spawn(instrument_future("stacks::takes", async { takes_from_the_shared() }));
+    runtime.spawn(instrument_future("stacks::reads", async { reads_something_else() }));
+    let told = |op, what: &[&str]| {
+        eventually("who shares the lock", || {
+            let told: Vec<String> = incidents_of(&detector, op).iter().map(|it| it.diagnosis.to_string()).collect();
+            told.into_iter().find(|told| what.iter().all(|part| told.contains(part)))
+        })
+    };
+    let adds = told("stacks::adds", &["`stacks::takes` at", "takes_from_the_shared", "waits for the same lock"]);
+    let takes = told("stacks::takes", &["`stacks::adds` at", "adds_to_the_shared"]);
+    let reads = told("stacks::reads", &["reads_something_else"]);
+    assert!(!adds.contains("reads_something_else") && !takes.contains("reads_something_else"), "{adds}\n{takes}");
+    assert!(!reads.contains("the same lock"), "{reads}");
+    drop(held);
+}
+
 fn waits_by_hand(done: tokio::sync::oneshot::Receiver<()>) {
     let _ = futures_executor::block_on(done);
 }

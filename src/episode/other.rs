@@ -26,6 +26,8 @@ pub(super) struct Other {
     around: Around,
     /// Who waited: how often, and for how long.
     victims: HashMap<u32, (Site, u64, u64)>,
+    /// What else waits for the lock that a stuck worker waits for.
+    sharers: Vec<String>,
 }
 
 impl Other {
@@ -75,6 +77,7 @@ impl Other {
 
     fn see_workers(&mut self, look: &Look<'_>, runtime: runtime::Id) {
         poll::see_runtime(&mut self.around, look, Some(runtime));
+        poll::see_sharers(&mut self.sharers, look);
         let Some(seen) = look.facts.runtime(Some(runtime)) else { return };
         let stuck = || seen.last.frozen.iter().filter(|frozen| look.age(frozen.since) >= look.sample.long_poll_limit);
         self.now = stuck().count() as u64;
@@ -132,7 +135,7 @@ impl Other {
                     conduct: self.conduct.recent(),
                     limit: look.sample.long_poll_limit,
                     around: Around { short: look.facts.is_short_of_cpu(), ..self.around },
-                    stack: poll::stack_of(look),
+                    stack: poll::stack_of(look, &self.sharers),
                     ..Polls::default()
                 };
                 Some((None, judge::poll::judge(polls)))

@@ -35,6 +35,8 @@ pub(crate) struct Stack {
     pub(crate) computing: Option<Told>,
     /// From so many places in the code they sleep.
     pub(crate) places: Vec<String>,
+    /// What others wait for the same lock, and where.
+    pub(crate) sharers: Vec<String>,
 }
 
 /// What else was seen while they went on.
@@ -197,6 +199,10 @@ impl Stack {
         let mut told = format!("{told}; it is at {}{caller}{inside}", at.place);
         if self.places.len() > 1 && !computes {
             told += &format!(", one of {} places", self.places.len());
+        }
+        if at.what == Some(What::Lock) && !self.sharers.is_empty() {
+            let wait = if self.sharers.len() == 1 { "waits" } else { "wait" };
+            told += &format!("; {} {wait} for the same lock", self.sharers.join(", "));
         }
         let known = conduct.manner().is_some();
         let sure = if known { SURE } else { LIKELY };

@@ -32,6 +32,8 @@ pub(crate) struct Capture {
     pub(crate) base: u64,
     /// What lay there. It may end before the stack does.
     pub(crate) stack: Vec<u8>,
+    /// The address of the futex that it waited at, if it did.
+    pub(crate) futex: Option<u64>,
     pub(crate) way: Way,
 }
 

@@ -220,7 +220,15 @@ mod tests {
     use super::*;
 
     fn taken(tid: u32, asleep: bool, functions: &[&str]) -> Taken {
-        Taken { place: Place::Execution(1), tid, since: 5, at: 25, asleep, trace: Ok(Arc::new(trace(functions))) }
+        Taken {
+            place: Place::Execution(1),
+            tid,
+            since: 5,
+            at: 25,
+            asleep,
+            futex: None,
+            trace: Ok(Arc::new(trace(functions))),
+        }
     }
 
     const SLEEPS: [&str; 3] = ["clock_nanosleep", "std::thread::sleep", "app::fetch"];

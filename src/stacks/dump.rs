@@ -1,7 +1,7 @@
 //! All watched threads at one moment: what each does, since when, and where in the code it is.
 
 use super::folded::folded;
-use super::reader::take;
+use super::reader::{Found, take};
 use super::told::Told;
 use crate::activity::Kind;
 use crate::frame::{Frame, FrameKind, StackTrace};
@@ -120,7 +120,9 @@ pub(super) fn of_all(capturer: &mut Capturer) -> ThreadDump {
         let since = since.map(|since| Duration::from_nanos(now.saturating_sub(since)));
         let thread = WatchedThread { tid, name: evidence::thread_name(tid), since };
         match take(capturer, &whom) {
-            Ok((stack, asleep)) => dump.add(ThreadGroup { role, op, asleep, threads: vec![thread], stack }),
+            Ok(Found { trace: stack, asleep, .. }) => {
+                dump.add(ThreadGroup { role, op, asleep, threads: vec![thread], stack });
+            }
             // One that has ended is not watched any more.
             Err(CannotCapture::Gone) => {}
             Err(why) => dump.refused.push((thread, why)),

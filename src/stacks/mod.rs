@@ -6,6 +6,7 @@ mod captures;
 #[cfg(feature = "stacks")]
 mod dump;
 mod folded;
+mod locks;
 #[cfg(feature = "stacks")]
 mod reader;
 mod told;
@@ -17,6 +18,7 @@ pub(crate) use captures::Captures;
 pub use captures::StackGroup;
 #[cfg(feature = "stacks")]
 pub use dump::{ThreadDump, ThreadGroup, ThreadRole, WatchedThread};
+pub(crate) use locks::Locks;
 #[cfg(feature = "stacks")]
 pub(crate) use reader::Reader;
 pub(crate) use told::{Told, What};
@@ -49,5 +51,7 @@ pub(crate) struct Taken {
     pub(crate) at: u64,
     /// It slept in a system call. Otherwise it was computing.
     pub(crate) asleep: bool,
+    /// The address of the futex that it waited at, if it did.
+    pub(crate) futex: Option<u64>,
     pub(crate) trace: Result<Arc<StackTrace>, &'static str>,
 }

@@ -154,25 +154,34 @@ impl Shared {
     }
 
     /// `None`: taking it has failed.
-    fn tell(&self, stuck: Stuck, at: u64, answer: Option<Result<(StackTrace, bool), CannotCapture>>) {
+    fn tell(&self, stuck: Stuck, at: u64, answer: Option<Result<Found, CannotCapture>>) {
         let Stuck { place, whom, since } = stuck;
-        let asleep = matches!(answer, Some(Ok((_, true))));
+        let found = answer.as_ref().and_then(|answer| answer.as_ref().ok());
+        let (asleep, futex) = found.map_or((false, None), |found| (found.asleep, found.futex));
         let trace = match answer {
             Some(answer) => {
                 let kind = if answer.is_ok() { &self.figures.stacks_taken } else { &self.figures.stacks_refused };
                 count(kind, 1);
-                answer.map(|(trace, _)| Arc::new(trace)).map_err(CannotCapture::text)
+                answer.map(|found| Arc::new(found.trace)).map_err(CannotCapture::text)
             }
             None => Err(FAILED),
         };
-        self.taken.push(Taken { place, tid: whom.tid, since, at, asleep, trace });
+        self.taken.push(Taken { place, tid: whom.tid, since, at, asleep, futex, trace });
     }
 }
 
-/// The stack of a thread with the functions on it, and whether it slept in a system call.
-pub(super) fn take(capturer: &mut Capturer, whom: &Whom) -> Result<(StackTrace, bool), CannotCapture> {
+/// The stack of a thread with the functions on it.
+pub(super) struct Found {
+    pub(super) trace: StackTrace,
+    /// It slept in a system call, and at which futex, if it was that.
+    pub(super) asleep: bool,
+    futex: Option<u64>,
+}
+
+pub(super) fn take(capturer: &mut Capturer, whom: &Whom) -> Result<Found, CannotCapture> {
     let capture = capturer.capture(whom.tid, whom.stack(), &|| whom.is_there())?;
-    Ok((capturer.tell(&capture), capture.way == Way::Asleep))
+    let (asleep, futex) = (capture.way == Way::Asleep, capture.futex);
+    Ok(Found { trace: capturer.tell(&capture), asleep, futex })
 }
 
 #[cfg(all(test, not(any(starvation_loom, starvation_elsewhere))))]

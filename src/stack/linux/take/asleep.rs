@@ -85,7 +85,7 @@ pub(super) fn take(
 fn try_once(task: &Task, subject: &Subject<'_>, memory: &mut Memory) -> Result<Try, CannotCapture> {
     let turns = task.turns()?;
     let (position, text) = task.position()?;
-    let Position::At { stack, instruction, in_call } = position else { return Ok(Try::Running) };
+    let Position::At { stack, instruction, in_call, futex } = position else { return Ok(Try::Running) };
     // A function that calls uses nothing below the stack pointer; one that faults may.
     let below = if in_call { 0 } else { RED_ZONE };
     let copied = copy(memory, subject, stack, below);
@@ -96,7 +96,7 @@ fn try_once(task: &Task, subject: &Subject<'_>, memory: &mut Memory) -> Result<T
     let mut registers = Registers([None; REGISTERS]);
     registers.0[STACK] = Some(stack);
     registers.0[INSTRUCTION] = Some(instruction);
-    Ok(Try::Asleep(Capture { registers, base, stack: bytes.to_vec(), way: Way::Asleep }))
+    Ok(Try::Asleep(Capture { registers, base, stack: bytes.to_vec(), futex, way: Way::Asleep }))
 }
 
 fn copy<'a>(

@@ -123,7 +123,7 @@ fn ask(cell: &Cell, task: &Task, subject: &Subject<'_>, file: i32) -> Result<Opt
 fn read(cell: &Cell) -> Option<Capture> {
     let (copied, stack) = cell.copied()?;
     let registers = Registers(copied.registers.map(Some));
-    Some(Capture { registers, base: copied.base, stack: stack.to_vec(), way: Way::Signal })
+    Some(Capture { registers, base: copied.base, stack: stack.to_vec(), futex: None, way: Way::Signal })
 }
 
 fn send(tid: u32, sequence: u32) -> Result<(), CannotCapture> {

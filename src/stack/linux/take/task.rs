@@ -31,6 +31,8 @@ pub(super) enum Position {
         instruction: u64,
         /// In a system call. The other way to sleep is a page fault, which can strike anywhere.
         in_call: bool,
+        /// The address of the futex that it waits at, if it does.
+        futex: Option<u64>,
     },
 }
 
@@ -150,12 +152,15 @@ impl Text {
             return Ok(Position::Running);
         }
         let mut fields = text.split(|byte| *byte == b' ');
-        let in_call = fields.next() != Some(b"-1");
+        let call = fields.next();
+        let in_call = call != Some(b"-1");
+        let waits = call.and_then(decimal).is_some_and(|call| i64::try_from(call) == Ok(libc::SYS_futex));
+        let futex = if waits { fields.next().and_then(hexadecimal) } else { None };
         let (instruction, stack) = (fields.next_back().and_then(hexadecimal), fields.next_back().and_then(hexadecimal));
         match (stack, instruction) {
             // It has given back what it ran on.
             (Some(0), _) => Err(CannotCapture::Gone),
-            (Some(stack), Some(instruction)) => Ok(Position::At { stack, instruction, in_call }),
+            (Some(stack), Some(instruction)) => Ok(Position::At { stack, instruction, in_call, futex }),
             _ => Err(CannotCapture::NotVisible),
         }
     }
@@ -225,9 +230,11 @@ mod tests {
     #[test]
     fn what_the_kernel_says_of_a_thread_is_told_apart() {
         assert_eq!(position("running\n"), Ok(Position::Running));
-        let at = |in_call| Ok(Position::At { stack: 0x7ffc_1000, instruction: 0x401_000, in_call });
-        assert_eq!(position("202 0x1 0x89 0x2 0x0 0x0 0x0 0x7ffc1000 0x401000\n"), at(true));
-        assert_eq!(position("-1 0x7ffc1000 0x401000\n"), at(false));
+        let at = |in_call, futex| Ok(Position::At { stack: 0x7ffc_1000, instruction: 0x401_000, in_call, futex });
+        let futex = |text: &str| position(&format!("{}{text}", libc::SYS_futex));
+        assert_eq!(futex(" 0x1 0x89 0x2 0x0 0x0 0x0 0x7ffc1000 0x401000\n"), at(true, Some(1)));
+        assert_eq!(position("0 0x1 0x89 0x2 0x0 0x0 0x0 0x7ffc1000 0x401000\n"), at(true, None));
+        assert_eq!(position("-1 0x7ffc1000 0x401000\n"), at(false, None));
         assert_eq!(position("-1 0x0 0x0\n"), Err(CannotCapture::Gone));
         for text in ["", "\n", "202", "-1 0x7ffc1000", "-1 x y"] {
             assert_eq!(position(text), Err(CannotCapture::NotVisible), "{text:?}");

@@ -44,7 +44,7 @@ fn read(line: &str) -> Option<Capture> {
         }
         stack.extend(piece);
     }
-    Some(Capture { registers: Registers(registers), base, stack, way: Way::Asleep })
+    Some(Capture { registers: Registers(registers), base, stack, futex: None, way: Way::Asleep })
 }
 
 /// A thread that is stuck until this is dropped.
