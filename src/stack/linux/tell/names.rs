@@ -134,6 +134,12 @@ fn readable_mark(name: &str) -> String {
 /// not.
 pub(crate) fn joined(symbol: String, bare: &str) -> String {
     let (stem, types) = bare.split_at(bare.find('<').unwrap_or(bare.len()));
+    // Older names call every body without a name a closure.
+    if let Some((path, last)) = symbol.rsplit_once("::").filter(|_| is_mark(stem))
+        && last.trim_start_matches('{').starts_with("closure")
+    {
+        return format!("{path}::{stem}");
+    }
     let has_same_end = symbol.strip_suffix(stem).is_some_and(|before| before.ends_with("::"));
     if has_same_end && !types.is_empty() { demangled(&format!("{symbol}::{types}")) } else { symbol }
 }
@@ -158,9 +164,9 @@ pub(crate) fn name_all(frames: &mut [Frame]) {
         let by_type = by_type::named_by_type(frame);
         // Nothing but a mark is no name.
         let is_mark = is_bare(&symbol) && is_mark(&symbol);
-        // The first is the one that is run; what that calls goes by another name.
-        let by_outer = if is_mark && frame.kind == FrameKind::User { run.take() } else { None };
-        let by_outer = by_outer.map(|run| match run.strip_suffix("::{closure}") {
+        // The user's first function is the one that is run; what that calls goes by another name.
+        let by_outer = if frame.kind == FrameKind::User { run.take() } else { None };
+        let by_outer = by_outer.filter(|_| is_mark).map(|run| match run.strip_suffix("::{closure}") {
             Some(stem) if polled => format!("{stem} (async)"),
             _ => run,
         });
@@ -212,12 +218,17 @@ mod tests {
         assert_eq!(joined("tokio::raw::poll".to_owned(), "poll<my_app::T>"), "tokio::raw::poll::<my_app::T>");
         assert_eq!(joined("tokio::raw::poll".to_owned(), "wake<my_app::T>"), "tokio::raw::poll");
         assert_eq!(joined("tokio::raw::poll".to_owned(), "poll"), "tokio::raw::poll");
+        assert_eq!(joined("my_app::load::{{closure}}".to_owned(), "{async_fn#0}<u8>"), "my_app::load::{async_fn#0}");
+        assert_eq!(joined("my_app::load::{closure#0}".to_owned(), "{async_block#0}"), "my_app::load::{async_block#0}");
+        assert_eq!(joined("my_app::load".to_owned(), "{async_fn#0}"), "my_app::load");
         assert_eq!(readable("wait<my_app::T>", false), "wait");
         let names = named(&["{async_fn#0}", "tokio::runtime::task::raw::poll::<my_app::handler::{async_fn_env#0}>"]);
         assert_eq!(names[0], "my_app::handler (async)");
         // What it calls is not it.
         let poll = "tokio::runtime::task::raw::poll::<my_app::handler::{async_fn_env#0}>";
-        assert_eq!(named(&["{async_fn#0}", "{async_fn#0}", poll])[..2], ["{async fn}", "my_app::handler (async)"]);
+        for inner in ["{async_fn#0}", "my_app::handler::{async_fn#0}"] {
+            assert_eq!(named(&["{async_fn#0}", inner, poll])[..2], ["{async fn}", "my_app::handler (async)"]);
+        }
         assert_eq!(
             named(&["{closure#0}", "{async_fn#0}", "{async_block#1}<u8>"]),
             ["{closure}", "{async fn}", "{async block}"]
