@@ -3,6 +3,8 @@
 
 mod arbitrary;
 mod host;
+mod locks;
+mod lone;
 mod poll;
 mod polls;
 mod pools;

@@ -2,17 +2,17 @@
 
 use super::poll::Does::{self, Computes, HasNoCpu, Locks, Parks, SleepsIn, Unknown};
 use super::station::Work::Sleeps;
-use super::timeline::{MS, NEVER, Timeline};
+use super::timeline::{NEVER, Timeline};
 use super::{Expected, truths};
 use crate::cause::Action::*;
 use crate::cause::Cause::*;
 use crate::cause::Effect::*;
 
-const COMPUTES: Expected = Expected::of(LongPoll, Offload).detail("computing");
-const BLOCKS: Expected = Expected::of(LongPoll, Offload).detail("blocked");
-const LOCKED: Expected = Expected::of(LongPoll, ShortenLock).detail("locked");
+pub(super) const COMPUTES: Expected = Expected::of(LongPoll, Offload).detail("computing");
+pub(super) const BLOCKS: Expected = Expected::of(LongPoll, Offload).detail("blocked");
+pub(super) const LOCKED: Expected = Expected::of(LongPoll, ShortenLock).detail("locked");
 /// Told while it goes on, and in the end no warning.
-const HARMLESS: Expected = Expected::healthy();
+pub(super) const HARMLESS: Expected = Expected::healthy();
 
 truths! {
     /// A `block_on` inside a task has used up the task's budget and never wakes.
@@ -67,25 +67,6 @@ truths! {
     uneven_collector: collector(&[1_000, 300, 1_900, 700, 1_500, 400, 2_200, 800, 1_300, 500, 1_700, 600])
         => BLOCKS.culprits(&["collector"]).victims(&["ping"]).effects(&[LifoVictim]);
 
-    /// All that log wait for the lock of a stdout that nobody reads, and one of them for the pipe.
-    full_stdout: full_stdout(Locks(0x8000))
-        => LOCKED.culprits(&["write_order"]).effects(&[WorkersBlocked]).says("common lock or sink")
-            .meanwhile(&[], &["read_order", "write_order"]);
-    /// The same with one op.
-    full_stdout_of_one: two_that_write(Locks(0x8000))
-        => LOCKED.culprits(&["write_order"]).meanwhile(&[LongPoll], &["write_order"]);
-    full_pipes_of_one: two_that_write(SleepsIn("write")) => BLOCKS.culprits(&["write_order"]);
-    /// Each sleeps in a pipe of its own.
-    full_pipes: full_stdout(SleepsIn("write"))
-        => BLOCKS.culprits(&["write_order"]).effects(&[WorkersBlocked])
-            .meanwhile(&[], &["read_order", "write_order"]);
-
-    /// A lock is held across an await, and the only thread waits for it.
-    lock_across_await: lock_across_await(false)
-        => LOCKED.culprits(&["cache_read"]).effects(&[WorkersBlocked]).says("held by a task that awaits");
-    /// A blocking call goes on that may hold it.
-    lock_beside_a_call: lock_across_await(true) => LOCKED.culprits(&["cache_read"]).effects(&[WorkersBlocked]);
-
     /// A task spawns a child and computes; the child waits though other workers are idle.
     lifo_child: lifo_child(280)
         => Expected::of(LongPoll, Yield).detail("computing").culprits(&["parse"]).victims(&["release"]).effects(&[LifoVictim]);
@@ -119,18 +100,6 @@ truths! {
     block_in_place: in_place(true) => Expected::healthy();
     /// They have not.
     in_place: in_place(false) => COMPUTES.culprits(&["convert"]).effects(&[WorkersBlocked]);
-
-    /// One poll of 500 ms at the start, which nobody waits for.
-    lone_start_poll: lone_poll(500) => HARMLESS.meanwhile(&[LongPoll], &["warm_cache"]);
-    /// A worker that is away for so long is missed.
-    /// Its other workers have not come to run yet, or are all at work.
-    lone_first_poll: lone_poll_of_a_fresh_runtime(true) => HARMLESS.meanwhile(&[LongPoll], &["warm_cache"]);
-    no_lone_poll: lone_poll_of_a_fresh_runtime(false) => COMPUTES.culprits(&["warm_cache"]);
-    /// By so little other things make timers late.
-    lone_poll_not_the_timers: lone_poll_and_timers(60) => HARMLESS.meanwhile(&[LongPoll], &["warm_cache"]);
-    lone_poll_and_the_timers: lone_poll_and_timers(300)
-        => COMPUTES.culprits(&["warm_cache"]).effects(&[DriverHeld]);
-    lone_endless_poll: lone_poll(1_500) => COMPUTES.culprits(&["warm_cache"]);
 
     /// A worker stands still in what nobody wrapped.
     unwrapped_poll: unwrapped(400, SleepsIn("futex")) => BLOCKS.effects(&[DriverHeld]).period_ms(700).says("code that nobody wrapped");
@@ -243,48 +212,6 @@ fn collector(pauses: &[u64]) -> Timeline {
     time
 }
 
-/// Four workers, of which one is in `write` and the others do as told.
-fn full_stdout(others: Does) -> Timeline {
-    let mut time = Timeline::new();
-    let runtime = time.runtime(4);
-    let (write, read) = (time.op("write_order", runtime), time.op("read_order", runtime));
-    time.pass(50);
-    time.poll(runtime, write, NEVER, SleepsIn("write"));
-    time.pass(10);
-    time.poll(runtime, read, NEVER, others);
-    time.poll(runtime, read, NEVER, others);
-    time.poll(runtime, read, NEVER, others);
-    time.pass(2_500);
-    time
-}
-
-/// Two polls of one op, of which one is in `write` and the other does as told.
-fn two_that_write(other: Does) -> Timeline {
-    let mut time = Timeline::new();
-    let runtime = time.runtime(4);
-    let write = time.op("write_order", runtime);
-    time.pass(50);
-    time.poll(runtime, write, NEVER, SleepsIn("write"));
-    time.pass(60);
-    time.poll(runtime, write, NEVER, other);
-    time.pass(2_500);
-    time
-}
-
-fn lock_across_await(beside_a_call: bool) -> Timeline {
-    let mut time = Timeline::new();
-    let runtime = time.runtime(0);
-    let pool = time.pool(runtime, 4);
-    let (cache_read, refresh) = (time.op("cache_read", runtime), time.op("refresh", runtime));
-    time.pass(20);
-    if beside_a_call {
-        time.calls(pool, refresh, 1, Sleeps(1_500));
-    }
-    time.poll(runtime, cache_read, NEVER, Locks(0x8000));
-    time.pass(2_000);
-    time
-}
-
 fn lifo_child(waits: u64) -> Timeline {
     let mut time = Timeline::new();
     let runtime = time.runtime(4);
@@ -329,40 +256,6 @@ fn in_place(given_away: bool) -> Timeline {
         time.poll(runtime, convert, 200, Computes).given_away = given_away;
         time.pass(250);
     }
-    time
-}
-
-fn lone_poll(takes: u64) -> Timeline {
-    let mut time = Timeline::new();
-    let runtime = time.runtime(4);
-    let warm = time.op("warm_cache", runtime);
-    time.poll(runtime, warm, takes, Computes);
-    time.pass(takes + 500);
-    time
-}
-
-fn lone_poll_of_a_fresh_runtime(unstarted: bool) -> Timeline {
-    let mut time = Timeline::new();
-    (time.unstarted, time.crowded) = (unstarted, !unstarted);
-    let runtime = time.runtime(4);
-    let warm = time.op("warm_cache", runtime);
-    time.poll(runtime, warm, 500, Computes);
-    time.pass(500);
-    (time.unstarted, time.crowded) = (false, false);
-    time.pass(500);
-    time
-}
-
-/// Timers come so late meanwhile.
-fn lone_poll_and_timers(late: u64) -> Timeline {
-    let mut time = Timeline::new();
-    let runtime = time.runtime(4);
-    time.runtimes[runtime].beat_late = Some(late * MS);
-    let warm = time.op("warm_cache", runtime);
-    time.poll(runtime, warm, 500, Computes);
-    time.pass(500);
-    time.runtimes[runtime].beat_late = Some(0);
-    time.pass(500);
     time
 }
 
