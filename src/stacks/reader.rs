@@ -25,6 +25,9 @@ const FAILED: &str = "taking or naming it failed, by a fault of the detector's o
 /// The thread is given so long to end; what it is in the middle of may take longer.
 const FAREWELL: Duration = Duration::from_millis(100);
 
+/// Four times as much as reading debug info may take: what the program sets for its own threads may be less.
+const STACK: usize = 2 << 20;
+
 type Dumped = mpsc::SyncSender<ThreadDump>;
 
 struct Shared {
@@ -54,7 +57,8 @@ impl Reader {
             over: AtomicBool::new(false),
         });
         let of_thread = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("starvation-dump".to_owned()).spawn(move || of_thread.run(signals))?;
+        let builder = thread::Builder::new().name("starvation-dump".to_owned()).stack_size(STACK);
+        let thread = builder.spawn(move || of_thread.run(signals))?;
         Ok(Self { shared, thread: Some(thread), process: std::process::id() })
     }
 

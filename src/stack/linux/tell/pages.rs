@@ -3,10 +3,11 @@
 
 use crate::stack::machine::memory;
 use gimli::{Error, LittleEndian, ReaderOffsetId};
+use std::arch::asm;
 use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const PAGE: usize = 4096;
@@ -49,6 +50,9 @@ pub(crate) enum Source {
     /// Another, in which some bytes are not as they should be.
     #[cfg(test)]
     Damaged(super::damage::Damaged),
+    /// Whoever reads it has a fault.
+    #[cfg(test)]
+    Panics,
 }
 
 impl Source {
@@ -59,6 +63,8 @@ impl Source {
             #[cfg(test)]
             Self::Damaged(damaged) => damaged.read(at, into),
             #[cfg(test)]
+            Self::Panics => panic!("a fault of whoever reads this"),
+            #[cfg(test)]
             Self::Copied(bytes) => {
                 let at = usize::try_from(at).ok()?;
                 into.copy_from_slice(bytes.get(at..at.checked_add(into.len())?)?);
@@ -66,6 +72,55 @@ impl Source {
             }
         }
     }
+}
+
+/// How far whoever reads debug info may go, which damage can lead in circles or ever deeper.
+#[derive(Debug)]
+struct Limits {
+    /// Nothing is read for a caller whose stack has grown down to here.
+    deepest: AtomicUsize,
+    /// How often may be read still.
+    reads: AtomicU64,
+}
+
+/// Functions that were inlined into each other are followed by recursion: some kilobytes for each, and there are tens of them.
+const DEEPEST: usize = 512 << 10;
+/// More than the info of any one unit has been seen to need; seconds.
+const MOST_READS: u64 = 64 << 20;
+
+impl Limits {
+    const NONE: Self = Self { deepest: AtomicUsize::new(0), reads: AtomicU64::new(u64::MAX) };
+
+    // Relaxed, here and below: the thread that reads is the one that has set them.
+    fn set(&self, deepest: usize, reads: u64) {
+        self.deepest.store(deepest, Ordering::Relaxed);
+        self.reads.store(reads, Ordering::Relaxed);
+    }
+
+    fn step(&self) -> gimli::Result<()> {
+        let left = self.reads.load(Ordering::Relaxed);
+        if left == 0 || stack_pointer() < self.deepest.load(Ordering::Relaxed) {
+            return Err(Error::Io);
+        }
+        self.reads.store(left - 1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Not the address of a local variable, which a sanitizer may have put elsewhere.
+fn stack_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: copies a register.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("mov {}, rsp", out(reg) pointer, options(nomem, nostack, preserves_flags));
+    }
+    // SAFETY: copies a register.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("mov {}, sp", out(reg) pointer, options(nomem, nostack, preserves_flags));
+    }
+    pointer
 }
 
 /// A page as it was read; empty where it could not be.
@@ -77,6 +132,7 @@ pub(crate) struct Pages {
     length: u64,
     pages: Box<[Page]>,
     allowance: Allowance,
+    limits: Limits,
 }
 
 impl Pages {
@@ -89,7 +145,7 @@ impl Pages {
             return None;
         }
         let pages = std::iter::repeat_with(Page::new).take(count).collect();
-        Some(Self { source, length, pages, allowance: allowance.clone() })
+        Some(Self { source, length, pages, allowance: allowance.clone(), limits: Limits::NONE })
     }
 
     /// Bytes that are there already.
@@ -120,6 +176,14 @@ impl Pages {
             }
         });
         (!page.is_empty()).then_some(&**page)
+    }
+
+    /// Reads debug info, and gives up what would lead too far or too deep: then there is an error for each [`Bytes`].
+    pub(crate) fn within_limits<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.limits.set(stack_pointer().saturating_sub(DEEPEST), MOST_READS);
+        let answer = read();
+        self.limits.set(0, u64::MAX);
+        answer
     }
 
     /// What can be had in one piece from there on.
@@ -243,6 +307,7 @@ impl gimli::Reader for Bytes {
     fn find(&self, byte: u8) -> gimli::Result<usize> {
         let mut at = self.at;
         while at < self.end {
+            self.pages.limits.step()?;
             let piece = self.pages.piece(at).ok_or(Error::Io)?;
             if let Some(found) = piece.iter().position(|&here| here == byte) {
                 let found = at + found as u64;
@@ -284,6 +349,7 @@ impl gimli::Reader for Bytes {
         if into.len() > self.len() {
             return Err(Error::UnexpectedEof(self.offset_id()));
         }
+        self.pages.limits.step()?;
         self.pages.read(self.at, into).ok_or(Error::Io)?;
         self.at += into.len() as u64;
         Ok(())
@@ -294,6 +360,7 @@ impl gimli::Reader for Bytes {
         if self.at >= self.end {
             return Err(Error::UnexpectedEof(self.offset_id()));
         }
+        self.pages.limits.step()?;
         let byte = *self.pages.piece(self.at).and_then(|piece| piece.first()).ok_or(Error::Io)?;
         self.at += 1;
         Ok(byte)
@@ -348,6 +415,28 @@ mod tests {
         assert!(part.read_u8().is_err());
         assert!(part.skip(1).is_err());
         assert_eq!(Bytes::new(&pages, 1 << 40, 3).len(), 0);
+    }
+
+    #[test]
+    fn whoever_reads_for_ever_or_deeper_and_deeper_is_stopped() {
+        fn deeper(part: &Bytes, depth: usize) -> usize {
+            let room = std::hint::black_box([0_u8; 1024]);
+            if part.clone().read_u8().is_err() {
+                return depth;
+            }
+            deeper(part, depth + 1) + usize::from(std::hint::black_box(room)[0])
+        }
+        let pages = Arc::new(Pages::copied(counted(10)).unwrap());
+        let part = Bytes::new(&pages, 0, 10);
+        let depth = pages.within_limits(|| deeper(&part, 0));
+        assert!((10..=DEEPEST >> 10).contains(&depth), "{depth}");
+        let read = |times: u64| (0..times).take_while(|_| part.clone().read_u8().is_ok()).count() as u64;
+        assert_eq!(pages.within_limits(|| read(100)), 100);
+        pages.limits.set(0, 7);
+        assert_eq!(read(100), 7);
+        assert!(part.find(1).is_err() && part.clone().read_u32().is_err());
+        assert_eq!(pages.within_limits(|| read(100)), 100);
+        assert_eq!(read(100), 100, "nothing is left of it");
     }
 
     #[test]

@@ -26,11 +26,13 @@ pub(crate) struct Symbols {
     /// Those that were used last come last.
     files: Vec<(Identity, Option<SymbolFile>)>,
     allowance: Allowance,
+    lines: bool,
 }
 
 impl Symbols {
-    pub(crate) fn new() -> Self {
-        Self { files: Vec::new(), allowance: Allowance::new(HELD) }
+    /// `lines`: debug info is wanted.
+    pub(crate) fn new(lines: bool) -> Self {
+        Self { files: Vec::new(), allowance: Allowance::new(HELD), lines }
     }
 
     /// The functions at all places of a stack, from the innermost outwards, with their names.
@@ -82,7 +84,7 @@ impl Symbols {
                 if self.files.len() >= MOST_FILES {
                     self.files.remove(0);
                 }
-                (module.identity.clone(), SymbolFile::open(module, &self.allowance))
+                (module.identity.clone(), SymbolFile::open(module, &self.allowance, self.lines))
             }
         };
         self.files.push(file);

@@ -12,7 +12,10 @@ use std::sync::Arc;
 /// Damaged info can nest inlined functions without end.
 const MOST_INLINED: usize = 64;
 
-pub(super) struct DebugInfo(Context<Bytes>);
+pub(super) struct DebugInfo {
+    context: Context<Bytes>,
+    pages: Arc<Pages>,
+}
 
 impl fmt::Debug for DebugInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,26 +36,33 @@ impl DebugInfo {
             let (offset, length) = named(name).map_or((0, 0), |section| (section.offset, section.length));
             Bytes::new(pages, offset, length)
         };
-        let context = Context::from_sections(
-            part(".debug_abbrev").into(),
-            part(".debug_addr").into(),
-            part(".debug_aranges").into(),
-            part(".debug_info").into(),
-            part(".debug_line").into(),
-            part(".debug_line_str").into(),
-            part(".debug_ranges").into(),
-            part(".debug_rnglists").into(),
-            part(".debug_str").into(),
-            part(".debug_str_offsets").into(),
-            Bytes::new(pages, 0, 0),
-        );
-        context.ok().map(Self)
+        let read = || {
+            Context::from_sections(
+                part(".debug_abbrev").into(),
+                part(".debug_addr").into(),
+                part(".debug_aranges").into(),
+                part(".debug_info").into(),
+                part(".debug_line").into(),
+                part(".debug_line_str").into(),
+                part(".debug_ranges").into(),
+                part(".debug_rnglists").into(),
+                part(".debug_str").into(),
+                part(".debug_str_offsets").into(),
+                Bytes::new(pages, 0, 0),
+            )
+        };
+        let context = pages.within_limits(read).ok()?;
+        Some(Self { context, pages: Arc::clone(pages) })
     }
 
     /// What is at an address as the file has it, with what was inlined there first.
     pub(super) fn functions(&self, address: u64) -> Vec<Function> {
+        self.pages.within_limits(|| self.read_functions(address))
+    }
+
+    fn read_functions(&self, address: u64) -> Vec<Function> {
         let mut found = Vec::new();
-        let Ok(mut frames) = self.0.find_frames(address).skip_all_loads() else { return found };
+        let Ok(mut frames) = self.context.find_frames(address).skip_all_loads() else { return found };
         while found.len() < MOST_INLINED
             && let Ok(Some(frame)) = frames.next()
         {
@@ -77,7 +87,7 @@ impl DebugInfo {
         /// So many bytes: some instructions.
         const NEAR: u64 = 32;
         (1..=NEAR).find_map(|back| {
-            let location = self.0.find_location(address.checked_sub(back)?).ok()??;
+            let location = self.context.find_location(address.checked_sub(back)?).ok()??;
             location.line.filter(|&line| line > 0 && location.file == file)
         })
     }

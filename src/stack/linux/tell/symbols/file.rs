@@ -19,6 +19,13 @@ pub(crate) struct Function {
     pub(super) line: Option<u32>,
 }
 
+#[cfg(test)]
+impl Function {
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SymbolFile {
     debug: Option<DebugInfo>,
@@ -28,18 +35,20 @@ pub(crate) struct SymbolFile {
 }
 
 impl SymbolFile {
-    pub(super) fn open(module: &Module, allowance: &Allowance) -> Option<Self> {
+    /// `lines`: debug info is wanted.
+    pub(super) fn open(module: &Module, allowance: &Allowance, lines: bool) -> Option<Self> {
         let image = module.image()?;
         // The kernel's own page is nowhere but in memory, and whole there.
         if module.name() == "[vdso]" {
-            return Some(Self::read(&image.memory, allowance));
+            return Some(Self::read(&image.memory, allowance, lines));
         }
         let pages = open_same(module, image, allowance)?;
-        let mut found = Self::read(&pages, allowance);
-        if found.debug.is_none()
+        let mut found = Self::read(&pages, allowance, lines);
+        if lines
+            && found.debug.is_none()
             && let Some(pages) = image.build_id.as_deref().and_then(|id| open_separate(id, allowance))
         {
-            let separate = Self::read(&pages, allowance);
+            let separate = Self::read(&pages, allowance, lines);
             found.debug = separate.debug;
             found.table = separate.table.or(found.table);
         }
@@ -52,10 +61,10 @@ impl SymbolFile {
         self.own_sources.as_ref().is_some_and(|own| file.starts_with(own.as_str()))
     }
 
-    pub(crate) fn read(pages: &Arc<Pages>, allowance: &Allowance) -> Self {
+    pub(crate) fn read(pages: &Arc<Pages>, allowance: &Allowance, lines: bool) -> Self {
         let sections: Vec<Section> = elf::sections(pages).unwrap_or_default();
-        let (debug, table) = (DebugInfo::new(pages, &sections), Table::read(pages, &sections, allowance));
-        Self { debug, table, own_sources: None }
+        let debug = if lines { DebugInfo::new(pages, &sections) } else { None };
+        Self { debug, table: Table::read(pages, &sections, allowance), own_sources: None }
     }
 
     /// What is at an address as the file has it, with what was inlined there first.

@@ -21,7 +21,7 @@ fn a_sleeper_is_named_with_file_and_line() {
     let capture = taken::asleep(victim.tid);
     let mut unwinder = Unwinder::new();
     let unwound = unwinder.unwind(&capture, MOST);
-    let mut symbols = Symbols::new();
+    let mut symbols = Symbols::new(true);
     let frames = symbols.frames(&unwound, &unwinder.modules);
     let own = frames.iter().find(|frame| frame.function.as_deref().is_some_and(|name| name.contains("waits_for_good")));
     let own = own.unwrap_or_else(|| panic!("{frames:#?}"));
@@ -60,7 +60,7 @@ fn functions_of_the_kernels_page_have_names() {
     let line = list.lines().find(|line| line.ends_with("[vdso]")).unwrap();
     let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
     let vdso = unwinder.modules.find(start).unwrap();
-    let file = SymbolFile::open(vdso, &Allowance::new(HELD)).unwrap();
+    let file = SymbolFile::open(vdso, &Allowance::new(HELD), true).unwrap();
     let names: Vec<_> = (0..8192).filter_map(|at| file.functions(at).pop()?.name).collect();
     assert!(names.iter().any(|name| name.contains("gettime")), "{names:?}");
 }
@@ -68,7 +68,7 @@ fn functions_of_the_kernels_page_have_names() {
 #[test]
 fn what_is_held_can_go_to_another_thread() {
     fn can_go<T: Send>(_: &T) {}
-    can_go(&Symbols::new());
+    can_go(&Symbols::new(true));
     can_go(&Unwinder::new());
 }
 
@@ -77,8 +77,8 @@ fn files_that_are_not_those_that_are_mapped_give_no_names() {
     let mut unwinder = Unwinder::new();
     unwinder.modules.refresh();
     let own = unwinder.modules.find(waits_for_good as fn(&taken::Told) as usize as u64).unwrap();
-    assert!(SymbolFile::open(own, &Allowance::new(HELD)).is_some());
-    assert!(SymbolFile::open(own, &Allowance::new(10)).is_none(), "nothing may be held");
+    assert!(SymbolFile::open(own, &Allowance::new(HELD), true).is_some());
+    assert!(SymbolFile::open(own, &Allowance::new(10), true).is_none(), "nothing may be held");
     let libc = unwinder.modules.find(libc::nanosleep as *const () as u64).unwrap();
     let image = own.image().unwrap();
     assert!(file::is_same(&image.memory, own.identity.inode, own, image), "memory has the same head as the file");

@@ -155,3 +155,45 @@ fn the_end_of_a_walk_tells_why() {
     });
     assert_eq!(below.end, End::OutsideCopy);
 }
+
+/// What an expression of these bytes comes to, where each word of memory has an address.
+fn evaluated(code: &[u8]) -> Result<u64, End> {
+    use crate::stack::machine::tell::modules::Tables;
+    use crate::stack::machine::tell::pages::{Bytes, Pages};
+    let pages = Arc::new(Pages::copied(code.to_vec()).unwrap());
+    let all = Bytes::new(&pages, 0, code.len() as u64);
+    let tables = Tables {
+        index_at: 0,
+        index: all.clone(),
+        frames_at: 0,
+        frames: gimli::EhFrame::from(all),
+        bases: gimli::BaseAddresses::default(),
+    };
+    let expression = UnwindExpression { offset: 0, length: code.len() };
+    let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 1 };
+    let registers = [Some(8); REGISTERS];
+    rules::evaluate(&expression, &tables, encoding, Some(8), &registers, &|address, _| Some(address))
+}
+
+#[test]
+fn expressions_that_go_in_circles_come_to_an_end() {
+    const LITERAL: u8 = 0x30;
+    const DUPLICATE: u8 = 0x12;
+    const DROP: u8 = 0x13;
+    const READ: u8 = 0x06;
+    const REGISTER: u8 = 0x70;
+    // To the beginning, by so many bytes and the three of the jump itself.
+    let jump = |back: i16| [0x2f, (-3 - back).to_le_bytes()[0], (-3 - back).to_le_bytes()[1]];
+    assert_eq!(evaluated(&[LITERAL + 7]), Ok(7));
+    assert_eq!(evaluated(&[REGISTER, 2, READ]), Ok(10));
+    let in_circles: [&[u8]; 4] = [&[], &[DUPLICATE], &[DUPLICATE, DROP], &[REGISTER, 0, READ, DROP]];
+    for steps in in_circles {
+        let code = [steps, &jump(steps.len() as i16)].concat();
+        assert_eq!(evaluated(&code), Err(End::Damaged), "{code:x?}");
+    }
+    // Out of itself, and half of one.
+    assert_eq!(evaluated(&[0x2f, 0xff, 0x7f]), Err(End::Damaged));
+    assert_eq!(evaluated(&[0x2f, 0, 0x80]), Err(End::Damaged));
+    assert_eq!(evaluated(&[0x2f, 0]), Err(End::Damaged));
+    assert_eq!(evaluated(&[]), Ok(8), "what was given");
+}
