@@ -1,6 +1,7 @@
 //! What the stacks of stuck threads cost: with nothing stuck, by thread, and to compile.
 //!
-//! - Nothing stuck: the CPU time of the thread that takes them, beside a busy runtime.
+//! - Nothing stuck: the CPU time of the whole process for each poll of a busy runtime, with a detector that would take stacks
+//!   divided by that with one that would not, in rounds next to each other; and that of the thread that takes them.
 //! - A thread dump of many sleeping threads, and of threads that compute, divided by their number; the first one, which reads
 //!   the program's tables of names, apart. A stack is taken, unwound and named in that time.
 //! - Compiling: CPU seconds of a clean build of the library and its dependencies, with the feature less without it.
@@ -15,13 +16,14 @@ mod support;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use starvation::{Detector, Stacks, instrument_blocking_on};
-use support::{Budgets, Scale, Yields, cpu_time_of};
+use support::{Budgets, Scale, Yields, cpu_time, cpu_time_of, interleave, median, spread};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 /// As many as sleep, and as many as compute.
 const ASLEEP: usize = 64;
@@ -33,8 +35,9 @@ fn main() {
     let scale = Scale::from_args();
     let mut budgets = Budgets::default();
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (rounds, each) = (scale.pick(15, 5, 1) as usize, Duration::from_millis(scale.pick(1_000, 500, 10)));
+    beside_none(&mut budgets, &runtime, rounds, each);
     let detector = Detector::builder().stacks(Stacks::WithSignals).attach(runtime.handle()).start().unwrap();
-
     nothing_stuck(&mut budgets, &runtime, Duration::from_millis(scale.pick(5_000, 1_000, 50)));
 
     let start = Instant::now();
@@ -56,28 +59,76 @@ fn main() {
     budgets.print("Stacks of stuck threads", scale);
 }
 
-/// A runtime that is busy and in which nothing is stuck.
-fn nothing_stuck(budgets: &mut Budgets, runtime: &Runtime, watched_for: Duration) {
-    let over = Arc::new(AtomicBool::new(false));
-    let tasks: Vec<_> = (0..64)
-        .map(|_| {
-            let over = Arc::clone(&over);
-            runtime.spawn(async move {
-                while !over.load(Ordering::Relaxed) {
-                    starvation::instrument_future("busy", Yields(1_000)).await;
-                }
+/// Tasks that poll all the time, and of which none is stuck.
+struct Busy {
+    over: Arc<AtomicBool>,
+    polls: Arc<AtomicU64>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn start(runtime: &Runtime) -> Self {
+        const AT_ONCE: u32 = 1_000;
+        let (over, polls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let tasks = (0..64)
+            .map(|_| {
+                let (over, polls) = (Arc::clone(&over), Arc::clone(&polls));
+                runtime.spawn(async move {
+                    while !over.load(Ordering::Relaxed) {
+                        starvation::instrument_future("busy", Yields(AT_ONCE)).await;
+                        polls.fetch_add(u64::from(AT_ONCE), Ordering::Relaxed);
+                    }
+                })
             })
-        })
-        .collect();
-    std::thread::sleep(watched_for / 10);
-    let before = cpu_time_of(THREAD).unwrap_or_default();
-    std::thread::sleep(watched_for);
-    let used = cpu_time_of(THREAD).unwrap_or_default().saturating_sub(before);
-    over.store(true, Ordering::Relaxed);
-    for task in tasks {
-        runtime.block_on(task).unwrap();
+            .collect();
+        Self { over, polls, tasks }
     }
-    budgets.promise("nothing stuck", 100.0 * used.as_secs_f64() / watched_for.as_secs_f64(), 0.0, "% of a core");
+
+    fn stop(self, runtime: &Runtime) {
+        self.over.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            runtime.block_on(task).unwrap();
+        }
+    }
+}
+
+/// The CPU time that each poll costs, with stacks that would be taken and without.
+fn beside_none(budgets: &mut Budgets, runtime: &Runtime, rounds: usize, each: Duration) {
+    let [without, with] = interleave(rounds, |variant| {
+        let builder = Detector::builder().attach(runtime.handle());
+        let builder = if variant == 1 { builder.stacks(Stacks::WithSignals) } else { builder };
+        let detector = builder.start().unwrap();
+        let busy = Busy::start(runtime);
+        // What a start costs is another thing.
+        std::thread::sleep(each);
+        let now = || (cpu_time(), busy.polls.load(Ordering::Relaxed));
+        let (before, polled_before) = now();
+        std::thread::sleep(each);
+        let (after, polled) = now();
+        busy.stop(runtime);
+        drop(detector);
+        match (before, after) {
+            (Some(before), Some(after)) => (after - before).as_secs_f64() / (polled - polled_before).max(1) as f64,
+            _ => f64::NAN,
+        }
+    });
+    let ratios: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with / without).collect();
+    let more: Vec<f64> = ratios.iter().map(|ratio| 100.0 * (ratio - 1.0)).collect();
+    println!("nothing stuck, CPU time of a poll more than without: {}", spread(&more, "%"));
+    budgets.note("nothing stuck, a poll without", median(&without) * 1e9, "CPU ns");
+    budgets.promise("nothing stuck, a poll with, beside that", median(&ratios), 1.03, "x");
+}
+
+/// The thread that takes stacks, beside a runtime that is busy and in which nothing is stuck.
+fn nothing_stuck(budgets: &mut Budgets, runtime: &Runtime, watched_for: Duration) {
+    let busy = Busy::start(runtime);
+    std::thread::sleep(watched_for / 10);
+    let before = cpu_time_of(THREAD);
+    std::thread::sleep(watched_for);
+    let used = before.zip(cpu_time_of(THREAD)).map(|(before, after)| after.saturating_sub(before));
+    busy.stop(runtime);
+    let share = used.map_or(f64::NAN, |used| 100.0 * used.as_secs_f64() / watched_for.as_secs_f64());
+    budgets.promise("nothing stuck, the thread that takes them", share, 0.0, "% of a core");
 }
 
 /// Holds threads of the pool, all of them asleep or computing, while `f` runs.

@@ -1,5 +1,6 @@
 //! Damages tables, names and stacks at random, and checks that they are read without harm: nothing panics, hangs or asks for
-//! memory without end. `STARVATION_FUZZ_ROUNDS` makes it so many times as long.
+//! memory without end. `STARVATION_FUZZ_ROUNDS` makes it so many times as long. Debug info is damaged where the
+//! tests have some: in release builds, with `CARGO_PROFILE_RELEASE_DEBUG=1`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 

@@ -89,7 +89,9 @@ const DEEPEST: usize = 512 << 10;
 const MOST_READS: u64 = 64 << 20;
 
 impl Limits {
-    const NONE: Self = Self { deepest: AtomicUsize::new(0), reads: AtomicU64::new(u64::MAX) };
+    fn none() -> Self {
+        Self { deepest: AtomicUsize::new(0), reads: AtomicU64::new(u64::MAX) }
+    }
 
     // Relaxed, here and below: the thread that reads is the one that has set them.
     fn set(&self, deepest: usize, reads: u64) {
@@ -145,7 +147,7 @@ impl Pages {
             return None;
         }
         let pages = std::iter::repeat_with(Page::new).take(count).collect();
-        Some(Self { source, length, pages, allowance: allowance.clone(), limits: Limits::NONE })
+        Some(Self { source, length, pages, allowance: allowance.clone(), limits: Limits::none() })
     }
 
     /// Bytes that are there already.
