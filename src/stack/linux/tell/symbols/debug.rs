@@ -78,8 +78,10 @@ impl DebugInfo {
 
     /// The crate that was compiled to what is at an address.
     pub(super) fn root(&self, address: u64) -> Option<Root> {
-        let unit = self.0.find_dwarf_and_unit(address).skip_all_loads()?;
-        Root::new(&unit.name.as_ref()?.to_string().ok()?, &unit.comp_dir.as_ref()?.to_string().ok()?)
+        self.pages.within_limits(|| {
+            let unit = self.context.find_dwarf_and_unit(address).skip_all_loads()?;
+            Root::new(&unit.name.as_ref()?.to_string().ok()?, &unit.comp_dir.as_ref()?.to_string().ok()?)
+        })
     }
 
     /// The compiler gives some instructions no line. What comes just before them in the same file is near enough.

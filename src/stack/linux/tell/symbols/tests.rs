@@ -43,13 +43,13 @@ fn whatever_lies_among_this_crates_sources_is_its_own() {
     let mut unwinder = Unwinder::new();
     unwinder.modules.refresh();
     let own = unwinder.modules.find(waits_for_good as fn(&taken::Told) as usize as u64).unwrap();
-    let file = SymbolFile::open(own, &Allowance::new(HELD)).unwrap();
+    let file = SymbolFile::open(own, &Allowance::new(HELD), true).unwrap();
     let here = |path| format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
     assert!(file.is_own(&here("src/future.rs")));
     assert!(!file.is_own(&here("tests/stacks.rs")) && !file.is_own(&here("examples/stuck/main.rs")));
     assert!(!file.is_own("src/future.rs"));
     let libc = unwinder.modules.find(libc::nanosleep as *const () as u64).unwrap();
-    assert!(!SymbolFile::open(libc, &Allowance::new(HELD)).unwrap().is_own(&here("src/future.rs")));
+    assert!(!SymbolFile::open(libc, &Allowance::new(HELD), true).unwrap().is_own(&here("src/future.rs")));
 }
 
 #[test]
