@@ -2,7 +2,7 @@
 
 use super::folded::folded;
 use super::tree::{self, StackBranch};
-use super::{Place, Taken, Told};
+use super::{Place, Taken, Told, told};
 use crate::frame::{Frame, FrameKind, StackTrace};
 use std::collections::HashSet;
 use std::fmt;
@@ -179,15 +179,17 @@ fn group(of: &[&Seen], name: impl Fn(u32) -> Option<&'static str>) -> StackGroup
     }
 }
 
-/// What was called from the culprit frame, that frame, and those of the user's around it. Without one: the innermost.
+/// What was called from the culprit frame, that frame, and those of the user's around it. Without one, what was called from
+/// whatever runs the user's code, which the compiler has put in there.
 fn lines(trace: &StackTrace) -> Vec<String> {
-    let (inner, outer) = match Told::by(trace, true) {
-        Some(told) => (told.inside.into_iter().chain([told.place]).collect(), told.at + 1),
-        None => (Vec::new(), 0),
+    let mut lines = match Told::by(trace, true) {
+        Some(told) => {
+            let is_told = |frame: &&Frame| matches!(frame.kind, FrameKind::User | FrameKind::Unknown);
+            let outer = trace.frames[told.at + 1..].iter().filter(is_told).map(ToString::to_string);
+            folded(told.inside.into_iter().chain([told.place]).chain(outer))
+        }
+        None => folded(told::within_runner(&trace.frames).iter().map(ToString::to_string)),
     };
-    let is_told = |frame: &&Frame| outer == 0 || matches!(frame.kind, FrameKind::User | FrameKind::Unknown);
-    let outer = trace.frames[outer..].iter().filter(is_told).map(ToString::to_string);
-    let mut lines = folded(inner.into_iter().chain(outer));
     lines.truncate(LINES);
     lines
 }
@@ -250,6 +252,17 @@ mod tests {
         assert_eq!(captures.told(false), None);
         assert_eq!(captures.places(), ["app::fetch", "app::load"]);
         assert!(groups[0].to_string().contains("3 threads asleep in `op`"), "{}", groups[0]);
+    }
+
+    #[test]
+    fn of_code_that_was_put_into_what_runs_it_what_it_has_called_is_told() {
+        let mut captures = Captures::default();
+        captures.add(&taken(
+            1,
+            true,
+            &["read", "std::fs::read", "tokio::runtime::task::raw::poll", "std::thread::start"],
+        ));
+        assert_eq!(captures.lines(1), Some(vec!["read".to_owned(), "std::fs::read".to_owned()]));
     }
 
     #[test]

@@ -82,7 +82,13 @@ fn is_named(frame: &Frame, parts: &[&str]) -> bool {
 
 /// It stands between what a thread is in and whoever has brought that to it.
 fn is_runner(frame: &Frame) -> bool {
-    matches!(frame.kind, FrameKind::Runtime | FrameKind::Detector) && is_named(frame, &RUNNERS)
+    frame.kind == FrameKind::Detector || frame.kind == FrameKind::Runtime && is_named(frame, &RUNNERS)
+}
+
+/// What lies within the innermost function that runs what others have made.
+pub(super) fn within_runner(frames: &[Frame]) -> &[Frame] {
+    let at = frames.iter().position(is_runner).filter(|&at| at > 0);
+    &frames[..at.unwrap_or(frames.len())]
 }
 
 /// The crate that a function is of.
