@@ -144,6 +144,32 @@ fn a_poll_on_a_thread_of_the_pool_holds_up_no_worker() {
 }
 
 #[test]
+fn a_poll_that_may_be_slow_is_not_told_as_what_nobody_wrapped() {
+    let _one = exclusive();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = starvation::hooks(builder.worker_threads(2).enable_all()).build().unwrap();
+    let may = Detector::builder().long_poll_of("quiet::may_be_slow", Duration::MAX);
+    let detector = may.attach(runtime.handle()).start().unwrap();
+    let gate = Gate::default();
+    let keeper = gate.keeper();
+    runtime.spawn(instrument_future("quiet::may_be_slow", async move { keeper.wait() }));
+    // The same by what nobody wrapped, on the other worker, is told, and of that alone.
+    let keeper = gate.keeper();
+    runtime.spawn(async move { keeper.wait() });
+    let unwrapped = || {
+        // Where threads are short of CPUs it is not said that it was a poll.
+        let is_it = |cause| matches!(cause, Cause::LongPoll | Cause::Undetermined);
+        detector.incidents().into_iter().find(|incident| incident.op.is_none() && is_it(incident.cause))
+    };
+    let incident = eventually("what nobody wrapped", unwrapped);
+    thread::sleep(300 * MS);
+    let told = unwrapped().unwrap_or(incident);
+    gate.open();
+    assert_eq!(told.calls, 1, "{told}");
+    assert_quiet(&detector, &["quiet::may_be_slow"]);
+}
+
+#[test]
 fn ops_that_may_be_slow_on_purpose() {
     let _one = exclusive();
     let runtime = multi_thread(1, 1);

@@ -8,7 +8,7 @@ use crate::judge::poll::{Around, Polls};
 use crate::judge::pool::{self, Nest};
 use crate::judge::{self, Verdict, machine, wait, workers};
 use crate::lately::Lately;
-use crate::sample::{Site, Stop};
+use crate::sample::{Frozen, Site, Stop};
 use std::collections::HashMap;
 use tokio::runtime;
 
@@ -79,13 +79,14 @@ impl Other {
         poll::see_runtime(&mut self.around, look, Some(runtime));
         poll::see_sharers(&mut self.sharers, look);
         let Some(seen) = look.facts.runtime(Some(runtime)) else { return };
-        let stuck = || seen.last.frozen.iter().filter(|frozen| look.age(frozen.since) >= look.sample.long_poll_limit);
-        self.now = stuck().count() as u64;
-        self.age = stuck().map(|frozen| look.age(frozen.since)).max().unwrap_or(0);
+        let is_stuck = |frozen: &Frozen| look.age(frozen.since) >= look.sample.long_poll_limit;
+        let stuck = look.sample.stuck_unwrapped(&seen.last, is_stuck);
+        self.now = stuck.len() as u64;
+        self.age = stuck.iter().map(|frozen| look.age(frozen.since)).max().unwrap_or(0);
         self.around.stuck = self.around.stuck.max(self.now);
         self.calls = self.calls.max(self.now);
         self.delay = self.delay.max(self.age);
-        for conduct in stuck().filter_map(|frozen| frozen.conduct) {
+        for conduct in stuck.iter().filter_map(|frozen| frozen.conduct) {
             self.conduct.add(conduct);
         }
     }

@@ -6,7 +6,7 @@ mod seen;
 
 pub(crate) use observer::ObserverFigures;
 pub(crate) use op::{Excused, OpSample, Site};
-pub(crate) use seen::{Frozen, Machine, RuntimeSample, Stop};
+pub(crate) use seen::{Frozen, InPoll, Machine, RuntimeSample, Stop};
 
 use crate::activity::{Activity, Kind};
 use crate::conduct::Conduct;
@@ -86,9 +86,10 @@ pub(crate) struct Sample {
     /// The innermost overdue poll of each thread that has one outside of any execution.
     pub(crate) overdue: Vec<Held>,
     pub(crate) executions: Vec<Held>,
-    /// By runtime: threads that have been in one watched poll for longer than its limit, whoever is at fault inside it.
-    pub(crate) in_poll: Vec<tokio::runtime::Id>,
-    pub(crate) was_in_poll: Vec<tokio::runtime::Id>,
+    /// Threads that have been in one watched poll for longer than its limit, whoever is at fault inside it; at this look and
+    /// at the one before.
+    pub(crate) in_poll: Vec<InPoll>,
+    pub(crate) was_in_poll: Vec<InPoll>,
     /// Ops of polls that go on and have given their worker away, at this look and at the one before.
     pub(crate) given_away: Vec<u32>,
     /// By op: when that was last seen.
@@ -213,7 +214,7 @@ impl Sample {
     fn has_stray(&self, seen: &RuntimeSample) -> bool {
         let old = |frozen: &&Frozen| self.now.saturating_sub(frozen.since) >= self.long_poll_limit;
         let stuck = seen.frozen.iter().filter(old).count();
-        let known = self.was_in_poll.iter().filter(|runtime| Some(**runtime) == seen.runtime).count();
+        let known = self.was_in_poll.iter().filter(|known| Some(known.runtime) == seen.runtime).count();
         !seen.current_thread && stuck > known
     }
 
@@ -287,8 +288,11 @@ impl Sample {
             if pool == Some(op.runtime) {
                 continue;
             }
-            if std::mem::take(&mut outermost) && self.now.saturating_sub(start) >= op.long_poll_limit() {
-                self.in_poll.extend(op.runtime);
+            if std::mem::take(&mut outermost)
+                && self.now.saturating_sub(start) >= op.long_poll_limit().min(self.long_poll_limit)
+            {
+                let tid = slot.tid();
+                self.in_poll.extend(op.runtime.map(|runtime| InPoll { runtime, tid }));
             }
             // What an inner poll took has been reported for that one.
             let start = start.max(blamed).min(self.now);

@@ -1,5 +1,6 @@
 //! What is seen at a look beside what was wrapped: of a runtime, of the machine, of the process as a whole.
 
+use super::{Held, Sample};
 use crate::conduct::Conduct;
 use crate::evidence::ThreadLimits;
 use crate::lately::Plus;
@@ -45,6 +46,36 @@ impl RuntimeSample {
         let driven = !self.current_thread || self.frozen.is_empty();
         self.workers > 0 && self.parked == 0 && driven
     }
+}
+
+impl Sample {
+    /// Of the workers of a runtime that are stuck, those that are so in what nobody wrapped. Workers are looked at a moment
+    /// before polls are, and one of these may have ended in between.
+    pub(crate) fn stuck_unwrapped<'a>(
+        &self,
+        seen: &'a RuntimeSample,
+        is_stuck: impl Fn(&Frozen) -> bool,
+    ) -> Vec<&'a Frozen> {
+        let mut stuck: Vec<&Frozen> = seen.frozen.iter().filter(|frozen| is_stuck(frozen)).collect();
+        let on_it = |held: &&Held| self.op(held.op).is_some_and(|op| op.site.runtime == seen.runtime);
+        let polls = |all: &[InPoll]| all.iter().filter(|poll| Some(poll.runtime) == seen.runtime).count();
+        let overdue = self.overdue.iter().filter(on_it).count();
+        let wrapped = overdue.max(polls(&self.in_poll)).max(polls(&self.was_in_poll));
+        let all = stuck.len();
+        let in_poll = |tid: u32| self.in_poll.iter().chain(&self.was_in_poll).any(|poll| poll.tid == Some(tid));
+        stuck.retain(|frozen| !frozen.whom.is_some_and(|whom| in_poll(whom.tid)));
+        // Which of the others the rest of the polls hold is not known. Of what is left nothing is said that may be untrue.
+        let others = wrapped.saturating_sub(all - stuck.len()).min(stuck.len());
+        stuck.sort_by_key(|frozen| frozen.since);
+        stuck.split_off(others)
+    }
+}
+
+/// A thread that is in a watched poll of a runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InPoll {
+    pub(crate) runtime: tokio::runtime::Id,
+    pub(crate) tid: Option<u32>,
 }
 
 /// A worker that stands still.

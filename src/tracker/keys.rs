@@ -130,16 +130,15 @@ impl Tracker {
             keys.push(pool);
         }
         let on_it = |op: &OpSample| op.site.runtime == Some(id);
-        let overdue = sample.overdue.iter().filter(|held| sample.op(held.op).is_some_and(on_it)).count();
-        // Workers are looked at a moment before polls are: one may have ended in between.
-        let in_poll = |runtimes: &[tokio::runtime::Id]| runtimes.iter().filter(|runtime| **runtime == id).count();
-        let overdue = overdue.max(in_poll(&sample.in_poll)).max(in_poll(&sample.was_in_poll));
-        let stuck = runtime.frozen.iter().filter(|frozen| is_stuck(frozen, sample)).count();
-        if !runtime.current_thread && stuck > overdue && !self.is_explained_elsewhere(id, sample) {
+        let unwrapped = sample.stuck_unwrapped(runtime, |frozen| is_stuck(frozen, sample));
+        if !runtime.current_thread && !unwrapped.is_empty() && !self.is_explained_elsewhere(id, sample) {
             keys.push(Key::Workers(id));
         }
         let Some(facts) = self.facts.runtime(Some(id)) else { return };
-        let blamed = overdue > 0 || stuck > 0 || self.open.contains_key(&Key::Workers(id));
+        let overdue = sample.overdue.iter().any(|held| sample.op(held.op).is_some_and(on_it));
+        let in_poll = sample.in_poll.iter().chain(&sample.was_in_poll).any(|poll| poll.runtime == id);
+        let stuck = runtime.frozen.iter().any(|frozen| is_stuck(frozen, sample));
+        let blamed = overdue || in_poll || stuck || self.open.contains_key(&Key::Workers(id));
         let late = sample.ops.iter().zip(fresh).any(|(op, fresh)| on_it(op) && fresh.late_polls > 0);
         if !blamed && !self.any_long_poll(id, sample) && is_crowded(facts, sample, late) {
             keys.push(Key::Overload(id));

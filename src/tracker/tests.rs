@@ -8,7 +8,7 @@ use crate::cause::Cause;
 use crate::conduct::Conduct;
 use crate::lately::Share;
 use crate::pool_thread::OpThread;
-use crate::sample::{Frozen, Held, OpSample, RuntimeSample, Site};
+use crate::sample::{Frozen, Held, InPoll, OpSample, RuntimeSample, Site};
 use tokio::runtime;
 
 const MS: u64 = 1_000_000;
@@ -144,7 +144,7 @@ fn a_poll_that_ends_while_it_is_looked_at_leaves_no_stuck_worker_behind() {
         }];
         time.sample.runtimes =
             vec![RuntimeSample { runtime: Some(id), workers: 2, parked: 1, frozen, ..RuntimeSample::default() }];
-        time.sample.was_in_poll.extend(ended_just_now.then_some(id));
+        time.sample.was_in_poll.extend(ended_just_now.then_some(InPoll { runtime: id, tid: None }));
         time.pass(5);
         time.told()
     };
