@@ -50,6 +50,8 @@ pub enum CannotCapture {
     /// It moved on at each try: it sleeps and wakes too often to be read from outside, and no signal was to be used or the
     /// signal found it asleep.
     Restless,
+    /// What it was stuck in was over before its stack was taken: it would have told of something else.
+    Over,
     /// The system does not show where the thread is: the process is not dumpable, or `/proc` is not there.
     NotVisible,
     /// The system does not let this process read its own memory from outside, as under some seccomp filters.
@@ -70,6 +72,7 @@ impl CannotCapture {
             Self::Gone => "the thread has ended",
             Self::Computing => "the thread computes, and only a signal could take its stack: signals are off",
             Self::Restless => "the thread moved on at each try",
+            Self::Over => "what the thread was stuck in was over before its stack was taken",
             Self::NotVisible => {
                 "the system does not show where the thread is: the process is not dumpable, or /proc is missing"
             }

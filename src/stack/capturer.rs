@@ -52,7 +52,7 @@ impl Counts {
             Err(CannotCapture::NotSupported) => &mut self.not_supported,
             Err(CannotCapture::Gone) => &mut self.gone,
             Err(CannotCapture::Computing) => &mut self.computing,
-            Err(CannotCapture::Restless) => &mut self.restless,
+            Err(CannotCapture::Restless | CannotCapture::Over) => &mut self.restless,
             Err(CannotCapture::NotVisible) => &mut self.not_visible,
             Err(CannotCapture::NotReadable) => &mut self.not_readable,
             Err(CannotCapture::NoAnswer) => &mut self.no_answer,

@@ -1,7 +1,9 @@
 //! Whose stack is to be taken when: soon, then ever more rarely, and never too often.
 
 use super::Place;
+use crate::activity::Activity;
 use crate::owner::Whom;
+use crate::{clock, slot, threads};
 use std::collections::{HashMap, VecDeque};
 
 /// A thread that is stuck.
@@ -10,6 +12,25 @@ pub(crate) struct Stuck {
     pub(crate) place: Place,
     pub(crate) whom: Whom,
     pub(crate) since: u64,
+}
+
+impl Stuck {
+    /// Whether the thread is still in what it was stuck in, as far as that is known.
+    pub(crate) fn is_still(&self) -> bool {
+        match self.place {
+            Place::Poll(op) | Place::Execution(op) => {
+                let now = clock::now();
+                let is_it = |activity: Activity| activity.op() == op && activity.start(now) == self.since;
+                let slot = slot::all().find(|slot| slot.whom() == Some(self.whom));
+                slot.is_some_and(|slot| slot.activities().into_iter().flatten().any(is_it))
+            }
+            Place::Worker(_) => {
+                let thread = threads::all().find(|thread| thread.whom == Some(self.whom));
+                let is_active = |since: Option<u64>| since.is_some_and(|since| since <= self.since);
+                thread.is_some_and(|thread| !thread.hooked || is_active(thread.active_since))
+            }
+        }
+    }
 }
 
 /// So many are taken of one stall: at once, after the first gap, then after twice as long each time.
@@ -71,6 +92,7 @@ impl Asks {
 #[cfg(all(test, not(any(starvation_loom, starvation_elsewhere))))]
 mod tests {
     use super::*;
+    use crate::activity::Kind;
     use crate::owner::Owner;
 
     const MS: u64 = 1_000_000;
@@ -81,6 +103,25 @@ mod tests {
             PLACE.enter();
         }
         Some(Stuck { place: Place::Poll(1), whom: PLACE.whom()?, since })
+    }
+
+    #[test]
+    fn a_thread_is_still_stuck_while_it_is_in_the_very_same_activity() {
+        let Some(own) = slot::own() else { panic!("this thread has a place") };
+        let began = clock::now();
+        let depth = own.enter(Activity::new(Kind::Poll, 77, began));
+        let slot = || slot::all().find(|slot| slot.tid() == crate::evidence::thread_id());
+        let whom = slot().and_then(slot::Slot::whom).unwrap_or_else(|| panic!("it is listed"));
+        let start = slot().and_then(|slot| Some(slot.activities()[depth]?.start(clock::now()))).unwrap_or(0);
+        let stuck = Stuck { place: Place::Poll(77), whom, since: start };
+        assert!(stuck.is_still());
+        assert!(!Stuck { place: Place::Poll(78), ..stuck }.is_still());
+        own.leave(depth);
+        assert!(!stuck.is_still());
+        // The same op, later.
+        let depth = own.enter(Activity::new(Kind::Poll, 77, began + MS));
+        assert!(!stuck.is_still());
+        own.leave(depth);
     }
 
     #[test]

@@ -130,7 +130,11 @@ impl Shared {
             // What is stuck comes first: who asks for dumps all the time keeps nobody from it.
             if let Some(stuck) = self.asked.pop() {
                 let at = clock::now();
-                let answer = self.guarded(&mut capturer, signals, |capturer| take(capturer, &stuck.whom));
+                let answer = self.guarded(&mut capturer, signals, |capturer| {
+                    let found = take(capturer, &stuck.whom);
+                    // It has been in there until now, or else its stack is of something that came later.
+                    if stuck.is_still() { found } else { found.and(Err(CannotCapture::Over)) }
+                });
                 self.tell(stuck, at, answer);
             } else if let Some(answer) = self.dumps.pop() {
                 // Who asked may have given up. Without an answer he need not wait until he does.
