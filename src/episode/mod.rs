@@ -75,6 +75,11 @@ impl Look<'_> {
     fn age(&self, since: u64) -> u64 {
         self.sample.now.saturating_sub(since)
     }
+
+    /// How long something that really began then has been going on, but for stops of the whole process.
+    fn wall(&self, began: u64) -> u64 {
+        self.age(began).saturating_sub(self.sample.stops.since(began))
+    }
 }
 
 /// The id of an incident that is not reported because too many like it have been. It still counts in a diagnosis.

@@ -20,6 +20,8 @@ pub(super) struct Other {
     now: u64,
     age: u64,
     longest: u64,
+    /// How long the oldest has been going on with the time in which its thread had no CPU.
+    wall: u64,
     /// The longest that the process was stopped.
     stop: Option<Stop>,
     conduct: Lately<Conduct>,
@@ -85,7 +87,8 @@ impl Other {
         self.age = stuck.iter().map(|frozen| look.age(frozen.since)).max().unwrap_or(0);
         self.around.stuck = self.around.stuck.max(self.now);
         self.calls = self.calls.max(self.now);
-        self.delay = self.delay.max(self.age);
+        self.wall = stuck.iter().map(|frozen| look.wall(frozen.seen_since)).max().unwrap_or(0);
+        self.delay = self.delay.max(self.wall);
         for conduct in stuck.iter().filter_map(|frozen| frozen.conduct) {
             self.conduct.add(conduct);
         }
@@ -133,6 +136,8 @@ impl Other {
                     calls: self.calls,
                     now: self.now,
                     age: self.age,
+                    longest: self.longest,
+                    wall: self.wall,
                     conduct: self.conduct.recent(),
                     limit: look.sample.long_poll_limit,
                     around: Around { short: look.facts.is_short_of_cpu(), ..self.around },

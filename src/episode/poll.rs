@@ -25,6 +25,9 @@ pub(super) struct Polls {
     /// The most at once and the longest, lately.
     most: Peak,
     longest: Peak,
+    /// The same with the time in which their threads, or those that they wait for, had no CPU: as a clock on the wall has it.
+    wall: u64,
+    longest_wall: Peak,
     conduct: Lately<Conduct>,
     /// Inside one of these polls those of other watched futures came and went.
     steps: bool,
@@ -46,6 +49,8 @@ impl Polls {
             age: 0,
             most: Peak::default(),
             longest: Peak::default(),
+            wall: 0,
+            longest_wall: Peak::default(),
             conduct: Lately::default(),
             steps: false,
             around: Around { spared: true, ..Around::default() },
@@ -58,6 +63,7 @@ impl Polls {
         if look.turns {
             self.most.turn();
             self.longest.turn();
+            self.longest_wall.turn();
             self.conduct.turn();
         }
         if let Some((op, fresh)) = look.op(self.op) {
@@ -70,6 +76,9 @@ impl Polls {
         (self.now, self.age) = oldest_of(&look.sample.overdue, self.op, look.sample.now);
         self.most.see(self.now);
         self.longest.see(self.age);
+        let own = look.sample.overdue.iter().filter(|held| held.op == self.op);
+        self.wall = own.map(|held| look.wall(held.began)).max().unwrap_or(0);
+        self.longest_wall.see(self.wall);
         for held in look.sample.overdue.iter().filter(|held| held.op == self.op) {
             self.conduct.add(held.conduct);
             self.steps |= held.steps;
@@ -86,7 +95,7 @@ impl Polls {
         }
         Toll {
             calls: self.ended + self.now,
-            delay: self.ended_time.saturating_add(self.age),
+            delay: self.ended_time.saturating_add(self.wall),
             longest: self.age,
             news: self.now == 0,
         }
@@ -119,11 +128,13 @@ impl Polls {
             self.victims.values().map(|(site, calls, delay)| victim(site, *calls, *delay)).collect();
         victims.sort_by_key(|victim| std::cmp::Reverse(victim.delay));
         let polls = poll::Polls {
-            culprits: vec![culprit(&site, "poller", self.most.recent(), self.longest.recent(), None)],
+            culprits: vec![culprit(&site, "poller", self.most.recent(), self.longest_wall.recent(), None)],
             victims,
             calls,
             now: self.now,
             age: self.age,
+            longest: self.longest.recent(),
+            wall: self.wall,
             conduct: self.conduct.recent(),
             length: self.age.max(self.ended_time / self.ended.max(1)),
             steps: self.steps,

@@ -15,6 +15,10 @@ pub(crate) struct Polls {
     /// How many go on now, and for how long the oldest.
     pub(crate) now: u64,
     pub(crate) age: u64,
+    /// The longest lately.
+    pub(crate) longest: u64,
+    /// How long the oldest goes on with the time in which somebody had no CPU, which `age` leaves out.
+    pub(crate) wall: u64,
     /// What their threads did lately.
     pub(crate) conduct: Conduct,
     /// How long one of them goes on, or did on average.
@@ -82,7 +86,8 @@ const LATE: u64 = 25_000_000;
 const HELD_PART: u32 = 4;
 
 pub(crate) fn judge(polls: Polls) -> Verdict {
-    let Polls { culprits, victims, calls, now, age, conduct, length, steps, limit, around, stack } = polls;
+    let Polls { culprits, victims, calls, now, age, longest, wall, conduct, length, steps, limit, around, stack } =
+        polls;
     // What a thread did in a small part of the time says nothing of the rest.
     let conduct = if conduct.of.saturating_mul(4) < length { Conduct::default() } else { conduct };
     let name = culprits.first().map_or("code that nobody wrapped".to_owned(), |culprit| format!("`{}`", culprit.op));
@@ -94,11 +99,13 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
     let guess = around.short && (detail == "unknown" || around.gives_away || detail == "computing" && !computed);
     let going_on = match now {
         0 => format!("{} of {name} over the threshold, none now", so_many(calls, "poll", "polls")),
-        _ => format!("{} of {name} going on, the oldest for {:.1?}", so_many(now, "poll", "polls"), nanos(age)),
+        _ => {
+            format!("{} of {name} going on, the oldest for {:.1?}", so_many(now, "poll", "polls"), nanos(wall.max(age)))
+        }
     };
     let (action, advice) = advice(detail, name, steps || !victims.is_empty(), &around, &conduct);
     let multi = around.workers > 1 && !around.current_thread;
-    let longest = culprits.iter().map(|culprit| culprit.oldest).max().unwrap_or_default().max(nanos(age));
+    let longest = nanos(longest.max(age));
     // A poll that keeps the timers from running makes them late by most of what it takes.
     let late = nanos(around.beat_late) >= nanos(LATE).max(longest / HELD_PART);
     let mut verdict = Verdict::new(Cause::LongPoll, confidence, going_on + &told).detail(detail).advise(action, advice);

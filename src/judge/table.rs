@@ -113,6 +113,12 @@ impl Scope<'_> {
                 nanos(counted.dominated_wait)
             ));
         }
+        if let Some(waits) = self.waiting_canary() {
+            return Finding::Contributing(format!(
+                "a call of the detector's own has been waiting for a thread for {:.1?}",
+                nanos(waits)
+            ));
+        }
         match (wait, canary) {
             (Some(wait), _) => Finding::Cleared(format!(
                 "{} got a thread after {:.1?} on average",
@@ -120,13 +126,19 @@ impl Scope<'_> {
                 nanos(wait)
             )),
             (None, Some(canary)) => {
-                Finding::Cleared(format!("a call of the detector's own got a thread within {:.1?}", nanos(canary)))
+                Finding::Cleared(format!("a call of the detector's own got a thread {}", soon(canary)))
             }
             (None, None) => match self.most(|op| op.executing.recent()) {
                 Some((op, held)) => Finding::Cleared(format!("`{op}` holds {held} threads and nothing waits for one")),
                 None => Finding::Cleared("0 watched calls were made".to_owned()),
             },
         }
+    }
+
+    /// For how long a call of the detector's own has been waiting for a thread, where one is.
+    fn waiting_canary(&self) -> Option<u64> {
+        let waiting = self.runtimes().filter(|runtime| runtime.last.canary_waits);
+        waiting.filter_map(|runtime| runtime.last.canary).max()
     }
 
     fn pool_deadlock(&self) -> Finding {
@@ -153,10 +165,13 @@ impl Scope<'_> {
         let runtime = self.runtimes().find(|runtime| runtime.last.canary.is_some());
         let held = self.ops().map(|op| op.executing.recent()).sum::<u64>();
         match (self.counted().started, runtime) {
+            (0, _) if self.waiting_canary().is_some() => {
+                Finding::Unknown("the pool has taken no call lately, nor one of the detector's own".to_owned())
+            }
             (0, None) => Finding::Cleared("0 watched calls were made".to_owned()),
             (0, Some(runtime)) => Finding::Cleared(format!(
-                "the pool took a call of the detector's own within {:.1?}",
-                nanos(runtime.canary.recent())
+                "the pool took a call of the detector's own {}",
+                soon(runtime.canary.recent())
             )),
             (started, _) => Finding::Cleared(format!("its threads took {started} calls, up to {held} at once")),
         }
@@ -278,4 +293,10 @@ impl Scope<'_> {
             None => Finding::Cleared("0 watched waits were left unpolled".to_owned()),
         }
     }
+}
+
+/// How soon a call got its thread, when one was last sent.
+fn soon(wait: u64) -> String {
+    const AT_ONCE: u64 = 1_000_000;
+    if wait < AT_ONCE { "at once".to_owned() } else { format!("within {:.1?}", nanos(wait)) }
 }

@@ -17,7 +17,8 @@ use tokio::runtime::Handle;
 const MS: u64 = 1_000_000;
 /// While calls execute or wait on the runtime, or the last canary did.
 const CLOSE: u64 = 100 * MS;
-/// While only its workers do something.
+/// While only its workers do something. When they stop doing so the next ones follow after as long as they have been idle:
+/// everybody may wait for a pool that has died.
 const LOOSE: u64 = 1_000 * MS;
 /// A canary that waited so long waited for something: with a thread free it takes a fraction of it.
 const WAITED: u64 = 5 * MS;
@@ -27,7 +28,7 @@ const ALIVE: u64 = 5_000 * MS;
 /// What a runtime does, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Nothing: a canary would only keep a thread alive.
+    /// Nothing: canaries would only keep a thread alive.
     Idle,
     /// Its workers are active.
     Busy,
@@ -126,6 +127,8 @@ pub(crate) struct Canaries {
     flight: Option<Arc<Flight>>,
     sent_at: u64,
     ran_at: Option<u64>,
+    /// When the runtime last did something.
+    active_at: u64,
     seen: Canary,
 }
 
@@ -133,7 +136,7 @@ impl Canaries {
     pub(crate) fn of(handle: &Handle, errands: &Arc<Errands>) -> Self {
         let runtime = crate::op::runtime_number(handle.id());
         let (handle, errands) = (handle.clone(), Arc::clone(errands));
-        Self { handle, errands, runtime, flight: None, sent_at: 0, ran_at: None, seen: Canary::default() }
+        Self { handle, errands, runtime, flight: None, sent_at: 0, ran_at: None, active_at: 0, seen: Canary::default() }
     }
 
     /// Looks after the one on its way, and sends the next if it is time.
@@ -141,6 +144,9 @@ impl Canaries {
         (self.seen.worst, self.seen.pending_since, self.seen.unsubmitted_since) = (None, None, None);
         if let Some(flight) = self.flight.take() {
             self.follow(flight, now);
+        }
+        if load != Load::Idle {
+            self.active_at = now;
         }
         if self.is_due(now, load) {
             self.send(now, load);
@@ -182,7 +188,8 @@ impl Canaries {
             Load::Calls => CLOSE,
             Load::Busy | Load::Idle if waited => CLOSE,
             Load::Busy => LOOSE,
-            Load::Idle => return false,
+            Load::Idle if self.active_at == 0 => return false,
+            Load::Idle => LOOSE.max(self.sent_at.saturating_sub(self.active_at)),
         };
         self.sent_at == 0 || now.saturating_sub(self.sent_at) >= period
     }

@@ -104,7 +104,13 @@ fn how_often_goes_by_what_the_runtime_does() {
     let due = |canaries: &Canaries, after, load| canaries.is_due(1_000 * MS + after * MS, load);
     assert!(due(&canaries, 100, Load::Calls) && !due(&canaries, 99, Load::Calls));
     assert!(due(&canaries, 1_000, Load::Busy) && !due(&canaries, 999, Load::Busy));
-    assert!(!due(&canaries, 1_000_000, Load::Idle));
+    assert!(!due(&canaries, 1_000_000, Load::Idle), "it has never done anything");
+    canaries.active_at = 999 * MS;
+    assert!(due(&canaries, 1_000, Load::Idle) && !due(&canaries, 999, Load::Idle));
+    canaries.active_at = 1;
+    canaries.sent_at = 4_000 * MS;
+    assert!(canaries.is_due(8_000 * MS, Load::Idle) && !canaries.is_due(7_990 * MS, Load::Idle));
+    (canaries.sent_at, canaries.active_at) = (1_000 * MS, 0);
     canaries.seen.last_wait = Some(WAITED);
     assert!(due(&canaries, 100, Load::Busy) && due(&canaries, 100, Load::Idle));
 }
