@@ -158,6 +158,9 @@ impl Facts {
             self.machine.add(machine);
         }
         sample.stacks.iter().for_each(|taken| self.locks.see(taken));
+        if !self.locks.is_empty() {
+            self.locks.keep(|tid, since| sample.is_stuck(tid, since));
+        }
         let mut pools: HashMap<_, (Level, Vec<(u32, u64)>)> = HashMap::new();
         for (op, fresh) in sample.ops.iter().zip(fresh).filter(|(op, _)| op.is_read) {
             let arrived = self.see_op(op, *fresh, sample.now);
@@ -183,7 +186,6 @@ impl Facts {
 
     fn turn(&mut self, at: u64) {
         (self.since, self.since_before) = (self.since_before, at);
-        self.locks.forget(self.since);
         for op in &mut self.ops {
             op.counted.turn();
             op.conduct.turn();

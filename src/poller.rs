@@ -20,6 +20,9 @@ const ASKED: usize = 128;
 /// Who wanted the CPU at each of so many looks did not sleep in between.
 const ASKED_OFTEN: u64 = 3;
 
+/// A thread that is short of CPUs gets its turn within so long: who waits for one for longer waits for something else, too.
+const TURN: u64 = 250_000_000;
+
 /// One is asked after again when it has gone on for this part of its age since.
 const ASKED_AGAIN: u64 = 8;
 
@@ -191,7 +194,7 @@ impl Poller {
             self.slept = self.slept.plus(conduct);
         }
         let behind = self.behind + (u128::from(unseen) * u128::from(self.behind) / u128::from(seen.max(1))) as u64;
-        self.waited = waited + before + self.faulted + behind;
+        self.waited = waited + before + self.faulted + behind.min(TURN);
     }
 
     /// Whether others had a CPU while the poll waited for another thread: not for the fault of either if they had not.
@@ -202,8 +205,9 @@ impl Poller {
         }
         let since = now.saturating_sub(self.others_at.max(start));
         if starved.look(now) {
-            self.behind += since;
-            self.waited += since;
+            let more = since.min(TURN.saturating_sub(self.behind));
+            self.behind += more;
+            self.waited += more;
         }
         self.others_at = now;
     }
@@ -245,7 +249,10 @@ static SHAPES: OnceLock<Shapes> = OnceLock::new();
 impl Sleeps {
     /// Learns how different waits look, which takes some milliseconds: not to be done in the middle of an incident.
     pub(crate) fn learn() {
-        SHAPES.get_or_init(Shapes::learn);
+        // Not by `get_or_init`: a fork in the middle of that would leave its child waiting for it for ever.
+        if SHAPES.get().is_none() {
+            let _ = SHAPES.set(Shapes::learn());
+        }
     }
 
     /// What the thread sleeps in; none where it does not, or nobody tells.
@@ -267,7 +274,9 @@ impl Sleeps {
             Shape::Lock | Shape::Once => Asleep::Lock(futex.address),
             Shape::Park => Asleep::Park(futex.address),
             Shape::Join(_) => Asleep::Call("join"),
-            Shape::Condvar | Shape::Unknown => Asleep::Unknown(futex.address),
+            // That others wait at the same one makes no lock of it.
+            Shape::Condvar => Asleep::Park(0),
+            Shape::Unknown => Asleep::Unknown(futex.address),
         })
     }
 }

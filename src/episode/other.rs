@@ -28,8 +28,6 @@ pub(super) struct Other {
     around: Around,
     /// Who waited: how often, and for how long.
     victims: HashMap<u32, (Site, u64, u64)>,
-    /// What else waits for the lock that a stuck worker waits for.
-    sharers: Vec<String>,
 }
 
 impl Other {
@@ -79,7 +77,6 @@ impl Other {
 
     fn see_workers(&mut self, look: &Look<'_>, runtime: runtime::Id) {
         poll::see_runtime(&mut self.around, look, Some(runtime));
-        poll::see_sharers(&mut self.sharers, look);
         let Some(seen) = look.facts.runtime(Some(runtime)) else { return };
         let is_stuck = |frozen: &Frozen| look.age(frozen.since) >= look.sample.long_poll_limit;
         let stuck = look.sample.stuck_unwrapped(&seen.last, is_stuck);
@@ -141,7 +138,7 @@ impl Other {
                     conduct: self.conduct.recent(),
                     limit: look.sample.long_poll_limit,
                     around: Around { short: look.facts.is_short_of_cpu(), ..self.around },
-                    stack: poll::stack_of(look, &self.sharers),
+                    stack: poll::stack_of(look),
                     ..Polls::default()
                 };
                 Some((None, judge::poll::judge(polls)))

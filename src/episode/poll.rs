@@ -34,8 +34,6 @@ pub(super) struct Polls {
     around: Around,
     /// Who waited behind them: how often, and for how long.
     victims: HashMap<u32, (Site, u64, u64)>,
-    /// What else waits for the lock that they wait for.
-    sharers: Vec<String>,
 }
 
 impl Polls {
@@ -55,7 +53,6 @@ impl Polls {
             steps: false,
             around: Around { spared: true, ..Around::default() },
             victims: HashMap::new(),
-            sharers: Vec::new(),
         }
     }
 
@@ -72,7 +69,6 @@ impl Polls {
             self.ended_time += fresh.long_poll_time;
             self.conduct.add(op.ended_conduct);
         }
-        see_sharers(&mut self.sharers, look);
         (self.now, self.age) = oldest_of(&look.sample.overdue, self.op, look.sample.now);
         self.most.see(self.now);
         self.longest.see(self.age);
@@ -144,36 +140,34 @@ impl Polls {
                 gives_away: look.sample.given_at.contains_key(&self.op),
                 ..self.around
             },
-            stack: stack_of(look, &self.sharers),
+            stack: stack_of(look),
         };
         Some((Some(site), judge::poll::judge(polls)))
     }
 }
 
 /// What the stacks of the threads of such polls say.
-pub(super) fn stack_of(look: &Look<'_>, sharers: &[String]) -> poll::Stack {
+pub(super) fn stack_of(look: &Look<'_>) -> poll::Stack {
     let captures = look.captures;
     let (asleep, computing) = (captures.told(true), captures.told(false));
-    poll::Stack { asleep, computing, places: captures.places(), sharers: sharers.to_vec() }
+    poll::Stack { asleep, computing, places: captures.places(), sharers: sharers(look) }
 }
 
-/// What else waits for a lock that threads of the episode wait for, where that is known. They are told for as long as it
-/// lasts: of a thread that stays where it is, stacks are taken ever more rarely.
-pub(super) fn see_sharers(known: &mut Vec<String>, look: &Look<'_>) {
-    if look.sample.stacks.is_empty() {
-        return;
-    }
-    let others = look.facts.locks.others(|place| super::concerns(look.key, place, look.sample));
-    for (place, told) in others {
+/// What else waits for the lock that the told place is at.
+pub(super) fn sharers(look: &Look<'_>) -> Vec<String> {
+    let Some(lock) = look.captures.lock() else { return Vec::new() };
+    let mut sharers = Vec::new();
+    for (place, told) in look.facts.locks.others(lock, |place| super::concerns(look.key, place, look.sample)) {
         let name = match place {
             Place::Poll(op) | Place::Execution(op) => look.sample.op(op).map(|op| op.site.name),
             Place::Worker(_) => None,
         };
         let sharer = name.map_or_else(|| format!("what is at {told}"), |name| format!("`{name}` at {told}"));
-        if !known.contains(&sharer) && known.len() < SHARERS {
-            known.push(sharer);
+        if !sharers.contains(&sharer) && sharers.len() < SHARERS {
+            sharers.push(sharer);
         }
     }
+    sharers
 }
 
 /// Takes in what is seen of the runtime that polls are made on.

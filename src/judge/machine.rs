@@ -1,6 +1,6 @@
 //! The process as a whole: it was stopped, or its threads had no CPU.
 
-use super::{LIKELY, SURE, Verdict, nanos, period_of};
+use super::{LIKELY, OPEN, SURE, Verdict, nanos, period_of, so_many};
 use crate::cause::{Action, Cause, Effect};
 use crate::facts::Facts;
 use crate::sample::{Machine, Stop};
@@ -60,6 +60,11 @@ fn why_stopped(stop: Stop) -> (&'static str, String, f64) {
             let faults = stop.major_faults.unwrap_or(0);
             ("memory", format!(", with {faults} pages read from disk"), LIKELY)
         }
+        // In such a stop a thread may have wanted a CPU all along: then it is a lack of CPUs as likely.
+        Some(_) if stop.wanted.is_some_and(|wanted| percent(wanted) >= 100) => {
+            let wanted = nanos(stop.wanted.unwrap_or(0));
+            ("unknown", format!(", while another thread of the process wanted one for {wanted:.1?}"), OPEN)
+        }
         // Whoever holds the process's memory while it has no CPU holds up all the others.
         Some(_) if stop.wanted.is_some_and(|wanted| percent(wanted) >= WANTED) => {
             let wanted = nanos(stop.wanted.unwrap_or(0));
@@ -77,7 +82,8 @@ pub(crate) fn contention(facts: &Facts, count: u64, lost: u64) -> Verdict {
     let machine = facts.machine.recent();
     let (detail, told, confidence) = whose(&machine, facts.cpus);
     let evidence = format!(
-        "{count} polls or waits took {:.1?} in all, most of it ready to run and without a CPU; {told}",
+        "{} took {:.1?} in all while threads of this process were ready to run and had no CPU; {told}",
+        so_many(count, "poll or wait", "polls or waits"),
         nanos(lost)
     );
     let (action, advice) = match detail {

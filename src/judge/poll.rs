@@ -126,7 +126,10 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
         .effect(Effect::DriverHeld, late && multi && around.parked > 0)
         .effect(Effect::LifoVictim, !victims.is_empty() && multi && around.parked > 0)
         .effect(Effect::HandOffLost, around.pool_full && detail != "computing" && !around.current_thread)
-        .effect(Effect::WorkersBlocked, around.stuck.max(now) >= around.workers.max(1) || around.depth > 0);
+        .effect(
+            Effect::WorkersBlocked,
+            around.workers > 0 && (around.stuck.max(now) >= around.workers || around.depth > 0),
+        );
     verdict.victims = victims;
     if around.root {
         verdict.confidence = verdict.confidence.min(OPEN);

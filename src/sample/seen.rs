@@ -49,6 +49,14 @@ impl RuntimeSample {
 }
 
 impl Sample {
+    /// Whether the stall of a thread goes on that began then.
+    pub(crate) fn is_stuck(&self, tid: u32, began: u64) -> bool {
+        let of_it = |whom: Option<Whom>, since: u64| whom.is_some_and(|whom| whom.tid == tid) && since == began;
+        let frozen = || self.runtimes.iter().flat_map(|runtime| &runtime.frozen);
+        self.overdue.iter().chain(&self.executions).any(|held| of_it(held.whom, held.began))
+            || frozen().any(|frozen| of_it(frozen.whom, frozen.seen_since))
+    }
+
     /// Of the workers of a runtime that are stuck, those that are so in what nobody wrapped. Workers are looked at a moment
     /// before polls are, and one of these may have ended in between.
     pub(crate) fn stuck_unwrapped<'a>(

@@ -1,6 +1,7 @@
 //! What was taken of the threads of one episode, merged.
 
 use super::folded::folded;
+use super::locks::lock_of;
 use super::tree::{self, StackBranch};
 use super::{Place, Taken, Told, told};
 use crate::frame::{Frame, FrameKind, StackTrace};
@@ -47,6 +48,8 @@ struct Seen {
     times: u64,
     stalls: HashSet<(u32, u64)>,
     oldest: u64,
+    /// The lock that it was last found waiting for.
+    lock: Option<u64>,
 }
 
 /// The stacks of an episode.
@@ -76,11 +79,20 @@ impl Captures {
         }
         let at = at.unwrap_or_else(|| {
             let (trace, stalls) = (Arc::clone(trace), HashSet::new());
-            self.seen.push(Seen { place: taken.place, asleep: taken.asleep, trace, times: 0, stalls, oldest: 0 });
+            self.seen.push(Seen {
+                place: taken.place,
+                asleep: taken.asleep,
+                trace,
+                times: 0,
+                stalls,
+                oldest: 0,
+                lock: None,
+            });
             self.seen.len() - 1
         });
         let seen = &mut self.seen[at];
         seen.times += 1;
+        seen.lock = lock_of(taken);
         seen.oldest = seen.oldest.max(taken.at.saturating_sub(taken.since));
         if seen.stalls.len() < STALLS {
             seen.stalls.insert((taken.tid, taken.since));
@@ -120,6 +132,11 @@ impl Captures {
         let all = if asleep { self.asleep().collect::<Vec<_>>() } else { self.computing().collect() };
         let most = all.into_iter().max_by_key(|of| of.iter().map(|seen| seen.times).sum::<u64>())?;
         Told::by(&merged(&most).0, asleep)
+    }
+
+    /// The lock that most of those that sleep wait for.
+    pub(crate) fn lock(&self) -> Option<u64> {
+        self.seen.iter().filter(|seen| seen.asleep).max_by_key(|seen| seen.times)?.lock
     }
 
     /// How many places in the code sleep in the same way as most do.

@@ -32,7 +32,7 @@ pub(crate) struct Told {
 }
 
 /// Parts of the names of functions that wait for a lock, in `std`, `parking_lot`, `tokio` and the C library.
-const LOCKS: [&str; 20] = [
+const LOCKS: [&str; 25] = [
     "sync::mutex::",
     "poison::mutex::",
     "sync::rwlock::",
@@ -48,17 +48,22 @@ const LOCKS: [&str; 20] = [
     "remutex::",
     "RawMutex",
     "RawRwLock",
+    "parking_lot::once::",
+    "once_cell::imp::",
+    "lock_blocking",
+    "read_blocking",
+    "write_blocking",
     "blocking_lock",
     "blocking_read",
     "blocking_write",
     "pthread_mutex_",
     "pthread_rwlock_",
 ];
-const BLOCK_ON: [&str; 1] = ["block_on"];
+const BLOCK_ON: [&str; 3] = ["block_on", "LocalPool::run", "local_pool::run_executor"];
 /// Where a runtime is entered.
 const ENTRIES: [&str; 3] = ["block_on", "enter_runtime", "CoreGuard"];
 /// Parts of the names of functions that run what others have made: tasks, calls of a pool.
-const RUNNERS: [&str; 8] = [
+const RUNNERS: [&str; 7] = [
     "::task::",
     "Future>::poll",
     "Stream>::poll",
@@ -66,7 +71,6 @@ const RUNNERS: [&str; 8] = [
     "::blocking::pool",
     "::blocking::task",
     "block_in_place",
-    "run_until",
 ];
 /// What would have to be otherwise for a program to have names.
 const STRIPPED: &str =

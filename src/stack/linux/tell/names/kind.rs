@@ -20,9 +20,10 @@ const STD: [&str; 12] = [
 
 /// Crates that poll, run, lock or wait for others, besides those below: who is stuck in them is whoever has called them, or
 /// whom they have called.
-const RUNTIMES: [&str; 34] = [
+const RUNTIMES: [&str; 38] = [
     "actix_rt",
     "actix_server",
+    "async_channel",
     "async_executor",
     "async_global_executor",
     "async_io",
@@ -34,6 +35,7 @@ const RUNTIMES: [&str; 34] = [
     "blocking",
     "dashmap",
     "event_listener",
+    "event_listener_strategy",
     "flume",
     "h2",
     "hyper",
@@ -47,6 +49,7 @@ const RUNTIMES: [&str; 34] = [
     "pin_project_lite",
     "polling",
     "pollster",
+    "rustix",
     "scoped_tls",
     "smol",
     "spin",
@@ -54,6 +57,7 @@ const RUNTIMES: [&str; 34] = [
     "tonic",
     "tracing",
     "tracing_core",
+    "tracing_subscriber",
     "warp",
 ];
 
