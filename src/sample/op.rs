@@ -144,7 +144,8 @@ impl OpSample {
         let average = fresh.dominated_wait.checked_div(fresh.dominated).unwrap_or(0);
         let lost = sample.lost_by_waking(sample.previous.saturating_sub(average));
         // A thread that waited for a CPU is the reason only if it did so for most of the time: others serve the same queue.
-        let lost = if lost.saturating_mul(3) >= average.saturating_mul(2) { lost } else { 0 };
+        let mostly = lost.saturating_mul(3) >= average.saturating_mul(2);
+        let lost = if mostly { lost.min(sample.most_lost(self)) } else { 0 };
         let lost = lost.saturating_mul(fresh.dominated);
         excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, lost);
         // What is handed out passes from one thread to the next, each of which may have had no CPU.

@@ -1,6 +1,6 @@
 //! What is seen at a look beside what was wrapped: of a runtime, of the machine, of the process as a whole.
 
-use super::{Held, Sample};
+use super::{Held, OpSample, Sample};
 use crate::conduct::Conduct;
 use crate::evidence::ThreadLimits;
 use crate::lately::Plus;
@@ -55,6 +55,16 @@ impl Sample {
         let frozen = || self.runtimes.iter().flat_map(|runtime| &runtime.frozen);
         self.overdue.iter().chain(&self.executions).any(|held| of_it(held.whom, held.began))
             || frozen().any(|frozen| of_it(frozen.whom, frozen.seen_since))
+    }
+
+    /// How much of the wait for a thread of a call of this op a lack of CPUs can explain. Where watched calls hold all the
+    /// threads that the pool may have a call waits for those in the first place, and that only makes it somewhat longer.
+    pub(crate) fn most_lost(&self, op: &OpSample) -> u64 {
+        let runtime = op.site.runtime;
+        let seen = self.runtimes.iter().find(|seen| runtime.is_some() && seen.runtime == runtime);
+        let held = || self.ops.iter().filter(|op| op.site.runtime == runtime).map(|op| op.executing).sum::<u64>();
+        let is_full = seen.and_then(|seen| seen.cap).is_some_and(|cap| held() >= cap);
+        if is_full { op.queue_wait_limit } else { u64::MAX }
     }
 
     /// Of the workers of a runtime that are stuck, those that are so in what nobody wrapped. Workers are looked at a moment

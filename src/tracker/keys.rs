@@ -200,7 +200,8 @@ fn waits_too_long(op: &OpSample, sample: &Sample, is_known: bool) -> bool {
 /// given had no CPU.
 fn queued_too_long(op: &OpSample, sample: &Sample, is_known: bool) -> bool {
     let age = op.queued_age(sample.now);
-    let lost = || if is_known { 0 } else { sample.lost_by_waking(sample.now.saturating_sub(age)) };
+    let lost = sample.now.saturating_sub(age);
+    let lost = || if is_known { 0 } else { sample.lost_by_waking(lost).min(sample.most_lost(op)) };
     age >= op.queue_wait_limit && age.saturating_sub(lost()) >= op.queue_wait_limit
 }
 

@@ -1,7 +1,7 @@
 //! What follows from the figures of a pool at once.
 
 use super::Pool;
-use crate::conduct::Conduct;
+use crate::conduct::{Conduct, Manner};
 use crate::incident::Culprit;
 use std::time::Duration;
 
@@ -32,6 +32,11 @@ impl Pool {
         const SLEEPS: u64 = 10;
         let Conduct { of, on_cpu, waited, .. } = self.conduct;
         of > 0 && of.saturating_sub(on_cpu).saturating_sub(waited).saturating_mul(100) < of.saturating_mul(SLEEPS)
+    }
+
+    /// What executes mostly sleeps until another thread wakes it: a client that has threads of its own, or what all share.
+    pub(super) fn waits_for_threads(&self) -> bool {
+        matches!(self.conduct.manner(), Some(Manner::Parked | Manner::Asleep))
     }
 
     /// The most threads that watched calls have held at once lately.

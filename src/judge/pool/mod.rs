@@ -327,6 +327,9 @@ impl Pool {
                 );
                 (Some("io"), Action::ShortenLock, advice)
             }
+            Some(share) if share <= WAITS && self.waits_for_threads() => {
+                (Some("io"), Action::RaisePool, self.tell_perhaps_enough(op))
+            }
             Some(share) if share <= WAITS => (Some("io"), Action::RaisePool, self.tell_enough(op)),
             Some(_) => {
                 let advice = format!(
@@ -339,6 +342,9 @@ impl Pool {
         let known = share.is_some() && (self.counted.ended > 0 || self.usual().is_some());
         let mut verdict = Verdict::new(Cause::PoolSaturated, if known { SURE } else { OPEN }, evidence);
         verdict.detail = detail;
+        if action == Action::RaisePool && self.waits_for_threads() {
+            verdict.confidence = verdict.confidence.min(LIKELY);
+        }
         verdict = verdict.advise(action, advice);
         verdict.pool = match action {
             Action::RaisePool => self.enough_threads(),

@@ -34,7 +34,7 @@ impl Pool {
         match (self.counted.ended, self.usual()) {
             (0, Some(usual)) => format!("{usual:.1?} are usual for it"),
             (0, None) => "none has ended lately".to_owned(),
-            (ended, _) => format!("{ended} of its calls ended lately"),
+            (ended, _) => format!("{ended} of the pool's calls ended lately"),
         }
     }
 
@@ -56,6 +56,14 @@ impl Pool {
         });
         format!(
             "`{op}` waits for something else than a CPU, so threads are nearly free: {enough}. The cure is an async client{had}"
+        )
+    }
+
+    pub(super) fn tell_perhaps_enough(&self, op: &str) -> String {
+        let enough = self.enough_threads();
+        let enough = enough.map_or(String::new(), |enough| format!(" (one of {enough} lets every call start at once)"));
+        format!(
+            "`{op}` waits for other threads. If those wait for something outside, as those of a client do, a bigger pool              helps{enough}; the cure is an async client. If they compute, or if all calls wait for the same lock, permit or              connection, more threads only wait for it as well: look at what that is"
         )
     }
 

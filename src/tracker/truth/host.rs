@@ -68,6 +68,9 @@ truths! {
     starved_pool: pool(2, 80) => SHORT.detail("neighbours").victims(&["call"]);
     /// Calls wait a little longer than they may, while threads have no CPU for as long.
     late_threads: late_threads(75) => Expected::healthy();
+    /// It is full, and they wait for much longer.
+    late_and_full: late_and_full()
+        => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["call"]).victims(&["call"]);
     /// Their pool is full, and its threads have what they want.
     full_pool: late_threads(5)
         => Expected::of(PoolSaturated, RaisePool).detail("io").culprits(&["call"]).victims(&["call"]);
@@ -180,6 +183,20 @@ fn late_threads(short: u64) -> Timeline {
     for _ in 0..4 {
         time.calls(pool, call, 3, Sleeps(40));
         time.pass(500);
+    }
+    time
+}
+
+/// Twenty calls at a time for a pool of two threads, of the process's threads one is nearly always without a CPU.
+fn late_and_full() -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let pool = time.known_pool(runtime, 2);
+    let call = time.op("call", runtime);
+    time.short = 90;
+    for _ in 0..4 {
+        time.calls(pool, call, 20, Sleeps(50));
+        time.pass(700);
     }
     time
 }
