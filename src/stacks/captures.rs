@@ -17,6 +17,9 @@ const STALLS: usize = 1_024;
 const LINES: usize = 6;
 const GROUPS: usize = 6;
 
+/// What stands for a function of the user's that has become part of one that runs it.
+const NAMELESS: &str = "what is run there (its name is lost in this build: `debug = \"limited\"` keeps it)";
+
 /// Threads that were found stuck at the same place, in an incident.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -205,7 +208,10 @@ fn lines(trace: &StackTrace) -> Vec<String> {
             let outer = trace.frames[told.at + 1..].iter().filter(is_told).map(ToString::to_string);
             folded(told.inside.into_iter().chain([told.place]).chain(outer))
         }
-        None => folded(told::within_runner(&trace.frames).iter().map(ToString::to_string)),
+        None => {
+            let lost = told::runs_something(&trace.frames).then(|| NAMELESS.to_owned());
+            folded(told::within_runner(&trace.frames).iter().map(ToString::to_string).take(LINES - 1).chain(lost))
+        }
     };
     lines.truncate(LINES);
     lines
@@ -279,7 +285,7 @@ mod tests {
             true,
             &["read", "std::fs::read", "tokio::runtime::task::raw::poll", "std::thread::start"],
         ));
-        assert_eq!(captures.lines(1), Some(vec!["read".to_owned(), "std::fs::read".to_owned()]));
+        assert_eq!(captures.lines(1), Some(vec!["read".to_owned(), "std::fs::read".to_owned(), NAMELESS.to_owned()]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::folded::folded;
 use super::reader::{Found, take};
-use super::told::Told;
+use super::told::{self, Told};
 use crate::activity::Kind;
 use crate::frame::{Frame, FrameKind, StackTrace};
 use crate::stack::{CannotCapture, Capturer};
@@ -169,7 +169,8 @@ fn shown(stack: &StackTrace) -> usize {
     const FEW: usize = 3;
     let may_be_yours = |frame: &Frame| matches!(frame.kind, FrameKind::User | FrameKind::Unknown);
     let last = stack.frames.iter().rposition(may_be_yours).or(stack.culprit);
-    last.map_or(FEW, |last| last + 1).min(stack.frames.len())
+    let inner = || if told::runs_something(&stack.frames) { told::within_runner(&stack.frames).len() } else { FEW };
+    last.map_or_else(inner, |last| last + 1).min(stack.frames.len())
 }
 
 /// The groups, each with its threads and the inner part of its stack.
@@ -179,7 +180,8 @@ impl fmt::Display for ThreadDump {
         const TOLD: usize = 8;
         for group in &self.groups {
             let count = group.threads.len();
-            let is_somewhere = Told::by(&group.stack, group.asleep).is_some();
+            let is_somewhere =
+                Told::by(&group.stack, group.asleep).is_some() || told::runs_something(&group.stack.frames);
             let does = match (group.asleep, is_somewhere, group.op) {
                 (true, false, None) => "idle",
                 (true, ..) => "asleep",

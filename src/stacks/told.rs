@@ -89,6 +89,12 @@ fn is_runner(frame: &Frame) -> bool {
     frame.kind == FrameKind::Detector || frame.kind == FrameKind::Runtime && is_named(frame, &RUNNERS)
 }
 
+/// Whether a runtime runs something on the thread, rather than waits for something to run.
+pub(super) fn runs_something(frames: &[Frame]) -> bool {
+    const WAITS: [&str; 2] = ["::worker::", "::blocking::pool"];
+    frames.iter().any(|frame| is_runner(frame) && (frame.kind == FrameKind::Detector || !is_named(frame, &WAITS)))
+}
+
 /// What lies within the innermost function that runs what others have made.
 pub(super) fn within_runner(frames: &[Frame]) -> &[Frame] {
     let at = frames.iter().position(is_runner).filter(|&at| at > 0);
@@ -295,6 +301,19 @@ pub(super) mod tests {
         assert!(by_hand(&[&driver[..], &pool].concat()));
         assert!(by_hand(&[&driver[..], &["tokio::runtime::blocking::pool::Inner::run", "app::main"]].concat()));
         assert!(!by_hand(&[&driver[..], &["app::main"]].concat()));
+    }
+
+    #[test]
+    fn a_thread_of_a_pool_is_idle_only_while_nothing_is_run_on_it() {
+        let start = "std::sys::thread::unix::Thread::new::thread_start";
+        let pool = "tokio::runtime::blocking::pool::Inner::run";
+        let idle = trace(&["syscall", "parking_lot::condvar::Condvar::wait_for", pool, start]);
+        assert!(!runs_something(&idle.frames));
+        let opens = trace(&["open", "std::fs::read", "tokio::runtime::task::raw::poll", pool, start]);
+        assert!(runs_something(&opens.frames));
+        assert_eq!(within_runner(&opens.frames).len(), 2);
+        let parked = trace(&["epoll_wait", "tokio::runtime::scheduler::multi_thread::worker::Context::park", start]);
+        assert!(!runs_something(&parked.frames));
     }
 
     #[test]
