@@ -159,16 +159,17 @@ impl Pool {
     /// The observer's own call had to wait, so the pool is full: of calls that nobody wrapped.
     fn hidden(&self) -> Verdict {
         let canary = self.canary.unwrap_or_default();
-        let evidence = match self.cap {
+        let mut evidence = match self.cap {
             Some(cap) => format!(
-                "{} of the pool's {cap} threads are held by calls that nobody wrapped, and a call of the detector's own \
-                 waited for {canary:.1?}",
+                "{} of the pool's {cap} threads are held by calls that nobody wrapped",
                 cap.saturating_sub(self.executing)
             ),
-            None => format!(
-                "its threads are held by calls that nobody wrapped, and a call of the detector's own waited for {canary:.1?}"
-            ),
+            None => "its threads are held by calls that nobody wrapped".to_owned(),
         };
+        // Where nothing else waits that has been said already.
+        if self.waiting > 0 || self.most_waiting > 0 {
+            evidence += &format!(", and a call of the detector's own waited for {canary:.1?}");
+        }
         let advice = "Files, name lookups (every connect to a host name), stdin and stdout use this pool, too. Give it more \
                       threads if what they do is wait; wrap its other users to see who holds them";
         // What the threads of others do nobody can say.
