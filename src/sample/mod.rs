@@ -62,6 +62,8 @@ impl Held {
 
 /// A worker has published that it is awake so long after it began to poll.
 const SHOWS: u64 = 1_000_000;
+/// A worker that is given away is taken over within so long, on a busy machine.
+const HANDED_OVER: u64 = 250_000_000;
 /// From so many ops on those that do nothing are read in one look of so many.
 const MANY: usize = 256;
 const TURNS: u64 = 16;
@@ -319,6 +321,11 @@ impl Sample {
                 continue;
             }
             let none_stuck = activity.kind() == Kind::Poll && self.is_given_away(op.runtime, activity.start(self.now));
+            // The thread that is to take the worker over may have had no CPU so far.
+            let gives = activity.kind() == Kind::Poll && self.given_at.contains_key(&op.index);
+            if !none_stuck && gives && self.now.saturating_sub(activity.start(self.now)) < HANDED_OVER {
+                continue;
+            }
             // That a worker stands still shows at the second look only.
             if none_stuck && activity.start(self.now).saturating_add(SHOWS) >= self.previous {
                 continue;
