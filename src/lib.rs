@@ -51,6 +51,7 @@
 //! # Features
 //!
 //! - `serde`: [`Snapshot`], [`Incident`], [`Diagnosis`], [`Ledger`] and [`CallTiming`] can be serialized.
+//! - `stacks`: where in the code the threads are that an incident is about, on Linux, if it is asked for on the builder.
 //!
 //! # What it finds
 //!
