@@ -6,6 +6,7 @@
 mod support;
 
 use starvation::{Cause, Detector};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use support::{eventually, exclusive};
@@ -44,4 +45,44 @@ fn a_pool_that_dies_is_found_though_all_is_idle_by_then() {
         assert!(!told.contains("of the detector's own got a thread"), "{told}");
         drop(release);
     }
+}
+
+/// Lets those that compute come to an end, also where a test fails.
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Beside threads that want all the CPUs there are, and have them only in turns with it.
+#[test]
+fn workers_that_compute_are_found_on_a_busy_machine() {
+    let _one = exclusive();
+    let mut builder = Builder::new_multi_thread();
+    let runtime = starvation::hooks(builder.worker_threads(2).enable_all()).build().unwrap();
+    let detector = Detector::builder().attach(runtime.handle()).start().unwrap();
+    // A worker in its very first poll cannot be told from one that has not started.
+    runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
+    let over = Arc::new(AtomicBool::new(false));
+    let _over = Over(Arc::clone(&over));
+    let computes = || {
+        let over = Arc::clone(&over);
+        move || while !over.load(Ordering::Relaxed) {}
+    };
+    let others: Vec<_> = (0..4).map(|_| std::thread::spawn(computes())).collect();
+    // On both workers, so that it is not known which thread is which.
+    for _ in 0..2 {
+        let work = computes();
+        runtime.spawn(async move { work() });
+    }
+    let incident = eventually("the worker", || {
+        // What the threads do is not known while it is not known which they are.
+        let is_it = |cause| matches!(cause, Cause::LongPoll | Cause::Undetermined);
+        detector.incidents().into_iter().find(|incident| is_it(incident.cause))
+    });
+    over.store(true, Ordering::Relaxed);
+    others.into_iter().for_each(|other| other.join().unwrap());
+    assert!(incident.op.is_none() && incident.to_string().contains("nobody wrapped"), "{incident}");
 }
