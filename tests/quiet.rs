@@ -14,7 +14,10 @@ use starvation::{
     Builder, Cause, DEFAULT_QUEUE_WAIT, Detector, instrument_blocking, instrument_blocking_on, instrument_future,
     instrument_job, instrument_wait,
 };
-use support::{Gate, MS, burn, current_thread, eventually, exclusive, incidents_of, leak, multi_thread, occupy, until};
+use support::{
+    Gate, MS, burn, current_thread, eventually, exclusive, incidents_of, leak, multi_thread, occupy, until,
+    until_started,
+};
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
@@ -148,6 +151,7 @@ fn a_poll_that_may_be_slow_is_not_told_as_what_nobody_wrapped() {
     let _one = exclusive();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = starvation::hooks(builder.worker_threads(2).enable_all()).build().unwrap();
+    until_started(&runtime);
     let may = Detector::builder().long_poll_of("quiet::may_be_slow", Duration::MAX);
     let detector = may.attach(runtime.handle()).start().unwrap();
     let gate = Gate::default();

@@ -9,7 +9,7 @@ use starvation::{Cause, Detector};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
-use support::{eventually, exclusive};
+use support::{eventually, exclusive, until_started};
 use tokio::runtime::Builder;
 
 /// Threads that never come back: every caller hangs, so that nothing goes on any more.
@@ -63,8 +63,7 @@ fn workers_that_compute_are_found_on_a_busy_machine() {
     let mut builder = Builder::new_multi_thread();
     let runtime = starvation::hooks(builder.worker_threads(2).enable_all()).build().unwrap();
     let detector = Detector::builder().attach(runtime.handle()).start().unwrap();
-    // A worker in its very first poll cannot be told from one that has not started.
-    runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
+    until_started(&runtime);
     let over = Arc::new(AtomicBool::new(false));
     let _over = Over(Arc::clone(&over));
     let computes = || {

@@ -53,6 +53,13 @@ pub(crate) fn names(incident: &Incident, op: &str) -> bool {
         || diagnosis.victims.iter().any(|victim| victim.op == op)
 }
 
+/// Waits until all workers have parked once: one in its very first poll cannot be told from one that has not started.
+pub(crate) fn until_started(runtime: &Runtime) {
+    let metrics = runtime.metrics();
+    let all = || (0..metrics.num_workers()).all(|worker| metrics.worker_park_unpark_count(worker) > 0);
+    until("the workers to start", all);
+}
+
 /// Waits until there is what `look` looks for.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
