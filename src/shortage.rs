@@ -121,6 +121,9 @@ impl Shortage {
 
     fn lost(&self, since: u64, now: u64, stops: &Pauses, sum: impl Fn(&mut dyn Iterator<Item = Wait>) -> u64) -> u64 {
         let Some(last) = self.readings.back() else { return 0 };
+        // Who is ready now may have slept until this moment, unless it was ready before.
+        let previous = self.readings.len().checked_sub(2).and_then(|at| self.readings.get(at));
+        let goes_on = |tid: u32| previous.and_then(|reading| reading.of(tid)).is_some_and(|time| time.runnable);
         let later = self.readings.partition_point(|reading| reading.at <= since);
         let lost = self.readings.get(later.saturating_sub(1)).filter(|first| first.at < last.at).map_or(0, |first| {
             let elapsed = (last.at - first.at).saturating_sub(stops.since(first.at));
@@ -131,12 +134,13 @@ impl Shortage {
                     None => (CpuTime { on_cpu: 0, waited: 0, runnable: false }, 0),
                 };
                 let on_cpu = time.on_cpu.saturating_sub(before.on_cpu);
+                let time = CpuTime { runnable: time.runnable && goes_on(*tid), ..*time };
                 Wait { tid: *tid, waited: time.without_cpu_since(&before, elapsed), on_cpu }
             };
             sum(&mut last.threads.iter().map(waited))
         });
-        // Of the time since nobody knows yet: it is read soon.
-        let unread = now.saturating_sub(last.at.max(since));
+        // Of the time since nobody knows yet: it is read soon. Where reading is dear, and so rare, not all of it is lost.
+        let unread = now.saturating_sub(last.at.max(since)).min(LOOSE);
         lost.saturating_add(unread).min(now.saturating_sub(since))
     }
 }
