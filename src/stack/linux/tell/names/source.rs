@@ -69,14 +69,14 @@ mod tests {
 
     #[test]
     fn the_place_of_a_source_file_tells_the_module() {
-        let root = Root::new("examples/app/main.rs/@/app.696e1491f92cde62-cgu.00", "/home/me/work");
+        let root = Root::new("examples/app/main.rs/@/app.696e1491f92cde62-cgu.00", "/home/me/code");
         let other = Root::new("/home/me/lib-x/src/lib.rs/@/lib_x.1234-cgu.1", "/home/me/lib-x");
         let registry = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f";
         for (file, expected) in [
-            ("/home/me/work/examples/app/main.rs".to_owned(), Some("app")),
-            ("/home/me/work/examples/app/cache.rs".to_owned(), Some("app::cache")),
-            ("/home/me/work/examples/app/cache/mod.rs".to_owned(), Some("app::cache")),
-            ("/home/me/work/examples/application/cache.rs".to_owned(), None),
+            ("/home/me/code/examples/app/main.rs".to_owned(), Some("app")),
+            ("/home/me/code/examples/app/cache.rs".to_owned(), Some("app::cache")),
+            ("/home/me/code/examples/app/cache/mod.rs".to_owned(), Some("app::cache")),
+            ("/home/me/code/examples/application/cache.rs".to_owned(), None),
             ("/home/me/lib-x/src/lib.rs".to_owned(), None),
             ("/rustc/59807616e1/library/std/src/sync/poison/mutex.rs".to_owned(), Some("std::sync::poison::mutex")),
             ("/rustc/59807616e1/library/core/src/ptr/mod.rs".to_owned(), Some("core::ptr")),
@@ -89,7 +89,7 @@ mod tests {
                 Some("tokio_util::task"),
             ),
             ("/home/me/.cargo/git/checkouts/pollster-1a2b3c/1234567/src/lib.rs".to_owned(), Some("pollster")),
-            ("/home/me/work/vendor/rayon-core/src/job.rs".to_owned(), Some("rayon_core::job")),
+            ("/home/me/code/vendor/rayon-core/src/job.rs".to_owned(), Some("rayon_core::job")),
             ("src/main.rs".to_owned(), None),
             (String::new(), None),
         ] {
