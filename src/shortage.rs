@@ -201,6 +201,16 @@ mod tests {
     }
 
     #[test]
+    fn who_has_just_woken_slept_before_and_what_is_not_read_is_not_all_lost() {
+        let lost = |was_ready, now| {
+            let told = [(100, &[(1, time(0, 0, was_ready))][..]), (1_000, &[(1, time(0, 0, true))])];
+            read(&told).of_one(100 * MS, now * MS, &Pauses::default()) / MS
+        };
+        assert_eq!([lost(false, 1_000), lost(true, 1_000)], [0, 890]);
+        assert_eq!([lost(false, 1_040), lost(false, 3_000)], [40, 100]);
+    }
+
+    #[test]
     fn who_computes_meanwhile_was_not_to_be_woken() {
         let lost = |on_cpu| {
             let told = [(100, &[(1, time(0, 0, false))][..]), (200, &[(1, time(on_cpu, 80, false))])];
