@@ -17,8 +17,11 @@ use crate::sync::{AtomicU64, Ordering};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
-/// How many nested activities are told apart. Deeper ones count for the eighth.
+/// How many nested activities the observer sees: the outermost, and as the last one the innermost.
 pub(crate) const DEPTH: usize = 8;
+/// So many more are told apart by their thread. Of those that are deeper yet, the last of these is seen.
+const COVERED: usize = 56;
+
 /// The cells that the observer reads: a line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -207,6 +210,8 @@ pub(crate) struct Own {
 struct Local {
     slot: Cell<Option<&'static Slot>>,
     depth: Cell<usize>,
+    /// The activities, from the eighth on, whose place in the slot a deeper one has taken.
+    covered: [Cell<u64>; COVERED],
     /// How much of the outermost activity has been reported already, for activities inside it, and when that last was.
     blamed: Cell<(u64, u64)>,
     /// The op of the last long poll, and from when to when it lasted.
@@ -235,6 +240,7 @@ thread_local! {
         Local {
             slot: Cell::new(None),
             depth: Cell::new(0),
+            covered: [const { Cell::new(0) }; COVERED],
             blamed: Cell::new((0, 0)),
             long_poll: Cell::new((0, 0, 0)),
             closed: Cell::new(false),
@@ -274,14 +280,43 @@ impl Own {
     #[inline]
     pub(crate) fn enter(self, activity: Activity) -> usize {
         let depth = LOCAL.with(|local| local.depth.replace(local.depth.get() + 1));
-        self.slot.frames.set(depth, activity);
+        if depth < DEPTH {
+            self.slot.frames.set(depth, activity);
+        } else {
+            self.cover(depth - DEPTH, activity);
+        }
         depth
+    }
+
+    /// Takes the last place for an activity that is `over` deeper: it is the innermost that is stuck.
+    #[cold]
+    fn cover(self, over: usize, activity: Activity) {
+        let last = &self.slot.frames.0[DEPTH - 1];
+        LOCAL.with(|local| {
+            if let Some(covered) = local.covered.get(over) {
+                // Relaxed: only the owner writes.
+                covered.set(last.load(Ordering::Relaxed));
+                self.slot.frames.set(DEPTH - 1, activity);
+            }
+        });
+    }
+
+    /// Gives the last place back.
+    #[cold]
+    fn uncover(self, over: usize) {
+        if let Some(covered) = LOCAL.with(|local| Activity::from_word(local.covered.get(over)?.get())) {
+            self.slot.frames.set(DEPTH - 1, covered);
+        }
     }
 
     /// The thread leaves the activity that it entered at `depth`.
     #[inline]
     pub(crate) fn leave(self, depth: usize) {
-        self.slot.frames.clear(depth);
+        if depth < DEPTH {
+            self.slot.frames.clear(depth);
+        } else {
+            self.uncover(depth - DEPTH);
+        }
         LOCAL.with(|local| local.depth.set(depth));
     }
 
@@ -293,8 +328,11 @@ impl Own {
 
     /// The ops of the blocking calls inside whose executions the activity at `depth` is.
     pub(crate) fn executions_around(self, depth: usize) -> impl Iterator<Item = u32> {
-        let outer = self.slot.activities().into_iter().take(depth);
-        outer.flatten().filter(|activity| activity.kind() == Kind::Execution).map(Activity::op)
+        // The activity at `depth` is entered, so that those before it from the eighth on are covered.
+        let seen = self.slot.activities().into_iter().take(depth.min(DEPTH - 1)).flatten();
+        let covered = (DEPTH - 1..depth.min(DEPTH - 1 + COVERED)).map(|deep| deep - (DEPTH - 1));
+        let covered = covered.filter_map(|at| LOCAL.with(|local| Activity::from_word(local.covered[at].get())));
+        seen.chain(covered).filter(|activity| activity.kind() == Kind::Execution).map(Activity::op)
     }
 
     /// The op of the innermost activity.
@@ -397,13 +435,25 @@ mod tests {
     }
 
     #[test]
-    fn activities_deeper_than_the_slot_leave_the_outer_ones_in_place() {
+    fn of_activities_deeper_than_the_slot_the_innermost_is_seen_and_the_outer_ones_stay() {
+        const DEEPEST: u32 = (DEPTH + COVERED) as u32 - 1;
         let done = std::thread::spawn(|| {
             let Some(own) = own() else { panic!("this thread is not ending") };
-            let depths: Vec<_> = (0..12).map(|op| own.enter(Activity::new(Kind::Poll, op, 64))).collect();
-            assert_eq!(own.slot.activities().into_iter().flatten().count(), DEPTH);
+            let seen = || own.slot.activities().into_iter().flatten().map(Activity::op).collect::<Vec<_>>();
+            let kind = |op| if op % 2 == 0 { Kind::Poll } else { Kind::Execution };
+            let around = |depth| own.executions_around(depth).collect::<Vec<_>>();
+            let mut depths = Vec::new();
+            for op in 0..DEEPEST + 4 {
+                depths.push(own.enter(Activity::new(kind(op), op, 64)));
+                let innermost = op.min(DEEPEST);
+                let shown: Vec<u32> = (0..op.min(DEPTH as u32 - 1)).chain([innermost]).collect();
+                assert_eq!((seen(), own.innermost()), (shown, Some(innermost)));
+                assert_eq!(around(op as usize), (0..innermost).filter(|op| op % 2 == 1).collect::<Vec<_>>());
+            }
             for depth in depths.into_iter().rev() {
                 own.leave(depth);
+                let innermost = (depth as u32).checked_sub(1).map(|op| op.min(DEEPEST));
+                assert_eq!(seen().last().copied(), innermost);
             }
             own.slot.activities().iter().all(Option::is_none)
         })
