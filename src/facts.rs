@@ -353,7 +353,7 @@ fn coincides(sample: &Sample, fresh: &[Counted], stop: Stop) -> Option<Site> {
     let ended = sample.ops.iter().zip(fresh).find(|(_, fresh)| {
         fresh.execution_time.checked_div(fresh.ended).is_some_and(|mean| mean.saturating_mul(2) >= length)
     });
-    let goes_on = || sample.executions.iter().find(|held| held.since <= stop.from).and_then(|held| sample.op(held.op));
+    let goes_on = || sample.executions.iter().find(|held| held.began <= stop.from).and_then(|held| sample.op(held.op));
     ended.map(|(op, _)| op).or_else(goes_on).map(|op| op.site)
 }
 

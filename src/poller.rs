@@ -48,6 +48,8 @@ struct Poller {
     /// How long it waited for memory; and for another thread, while some of those had no CPU, and when that was last seen.
     faulted: u64,
     behind: u64,
+    /// As much of that as falls before the first reading.
+    before: u64,
     others_at: u64,
     /// Where it was last seen to wait for another thread.
     address: u64,
@@ -68,8 +70,9 @@ struct Poller {
 pub(crate) struct Over {
     pub(crate) op: u32,
     pub(crate) start: u64,
-    /// How long it was ready to run and had no CPU.
+    /// How long it was ready to run and had no CPU, or another thread was for which it waited; and the latter alone.
     pub(crate) waited: u64,
+    pub(crate) behind: u64,
     pub(crate) conduct: Conduct,
 }
 
@@ -97,6 +100,7 @@ impl Pollers {
             waited: 0,
             faulted: 0,
             behind: 0,
+            before: 0,
             others_at: 0,
             address: 0,
             slept: Conduct::default(),
@@ -141,7 +145,8 @@ impl Pollers {
                     poller.ask(start, now, stops, None);
                 }
                 let waited = poller.waited.saturating_add(stops.since(start));
-                f(Over { op: activity.op(), start, waited, conduct: poller.take_conduct() });
+                let behind = poller.behind();
+                f(Over { op: activity.op(), start, waited, behind, conduct: poller.take_conduct() });
             }
             goes_on
         });
@@ -193,8 +198,13 @@ impl Poller {
             }
             self.slept = self.slept.plus(conduct);
         }
-        let behind = self.behind + (u128::from(unseen) * u128::from(self.behind) / u128::from(seen.max(1))) as u64;
-        self.waited = waited + before + self.faulted + behind.min(TURN);
+        self.before = (u128::from(unseen) * u128::from(self.behind) / u128::from(seen.max(1))) as u64;
+        self.waited = waited + before + self.faulted + self.behind();
+    }
+
+    /// How long it waited for another thread while some of those had no CPU.
+    fn behind(&self) -> u64 {
+        self.behind.saturating_add(self.before).min(TURN)
     }
 
     /// Whether others had a CPU while the poll waited for another thread: not for the fault of either if they had not.

@@ -135,14 +135,18 @@ impl Bell {
         self.rung.store(PENDING, Ordering::Release);
     }
 
-    /// It is not pending any more, or for now.
-    fn silence(&self) {
+    /// It is not pending any more, or for now. Returns when it was rung, if it was.
+    fn silence(&self) -> Option<u64> {
         let waits = self.op.waits();
         match self.rung.swap(SILENT, Ordering::AcqRel) {
-            SILENT => {}
+            SILENT => return None,
             PENDING => waits.pending.leave(self.since),
-            rung => waits.woken.leave(rung),
+            rung => {
+                waits.woken.leave(rung);
+                return Some(rung);
+            }
         }
+        None
     }
 }
 
@@ -154,6 +158,8 @@ struct Pending {
     bell: Arc<Bell>,
     /// What the wrapped future is given to wake.
     waker: Waker,
+    /// When it was woken for the poll that ends it: what it waited for was there from then on.
+    woken: Option<u64>,
     /// Those that wait, once it has been pending.
     enclosing: Option<Enclosing>,
     /// What it waits for is there.
@@ -164,12 +170,12 @@ impl Pending {
     fn new(op: &'static Op, since: u64, waker: &Waker) -> Self {
         let bell = Bell::new(op, since, waker);
         let waker = Waker::from(Arc::clone(&bell));
-        Self { op, since, bell, waker, enclosing: None, ready: false }
+        Self { op, since, bell, waker, woken: None, enclosing: None, ready: false }
     }
 
     /// The task that is about to poll it is the one to be woken.
     fn wake_to(&mut self, waker: &Waker) {
-        self.bell.silence();
+        self.woken = self.bell.silence();
         if !self.bell.waker.will_wake(waker) {
             self.bell = Bell::new(self.op, self.since, waker);
             self.waker = Waker::from(Arc::clone(&self.bell));
@@ -178,6 +184,7 @@ impl Pending {
 
     /// It is pending.
     fn wait(&mut self) {
+        self.woken = None;
         self.bell.hang();
         if self.enclosing.is_some() {
             return;
@@ -195,12 +202,14 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         let now = clock::now();
-        self.bell.silence();
+        // One that is dropped before it is polled again has been woken all the same.
+        let woken = self.bell.silence().or(self.woken).unwrap_or(now);
         let waits = self.op.waits();
         if let Some(enclosing) = &self.enclosing {
             enclosing.change(Change { waits: -1, ..Change::default() }, now);
         }
-        waits.ended(now.saturating_sub(self.since), self.op.queue_wait_limit());
+        let (took, for_resource) = (now.saturating_sub(self.since), woken.saturating_sub(self.since));
+        waits.ended(took, for_resource.min(took), self.op.queue_wait_limit());
         if !self.ready {
             count(&waits.dropped, 1);
         }
@@ -236,5 +245,40 @@ impl<F: Future> Future for InstrumentedWait<F> {
             }
         }
         polled
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// For how long a wait is said to have waited for what was given after `until_there` and asked after later by
+    /// `until_asked`, if that is over the limit; and how long it took in all.
+    fn told(name: &'static str, [until_there, until_asked]: [Duration; 2], asks: bool) -> [Duration; 2] {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let mut wait = Box::pin(instrument_wait(name, receiver));
+        let mut context = Context::from_waker(Waker::noop());
+        // Twice: a poll that nobody woke it for changes nothing.
+        assert!(wait.as_mut().poll(&mut context).is_pending() && wait.as_mut().poll(&mut context).is_pending());
+        std::thread::sleep(until_there);
+        assert_eq!(sender.send(1), Ok(()));
+        std::thread::sleep(until_asked);
+        assert!(!asks || wait.as_mut().poll(&mut context) == Poll::Ready(Ok(1)));
+        drop(wait);
+        let Some(op) = op::all().find(|op| op.name == name) else { panic!("it has waited") };
+        [op.waits().long_time.load(Ordering::Relaxed), op.waits().duration.sum()].map(Duration::from_nanos)
+    }
+
+    #[test]
+    fn what_was_there_long_before_anybody_asked_was_not_waited_for() {
+        let (none, long) = (Duration::ZERO, Duration::from_secs(2));
+        for (name, asks) in [("wait::tests::there", true), ("wait::tests::dropped", false)] {
+            let [waited, took] = told(name, [none, long], asks);
+            // On a busy machine it may have been given a little late.
+            assert!(waited < long / 2 && took >= long, "{name}: {waited:?} of {took:?}");
+        }
+        let [waited, took] = told("wait::tests::not_there", [long, none], true);
+        assert!(waited >= long && took >= waited, "{waited:?} of {took:?}");
     }
 }

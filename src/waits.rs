@@ -11,7 +11,7 @@ pub(crate) struct Waits {
     /// Waits that have been woken and not been polled since, by when they were woken.
     pub(crate) woken: Ages,
     pub(crate) duration: Durations,
-    /// Waits that ended over the limit, and what they took.
+    /// Waits that were over the limit until they were woken, and what they took until then.
     pub(crate) long: AtomicU64,
     pub(crate) long_time: AtomicU64,
     pub(crate) dropped: AtomicU64,
@@ -24,12 +24,13 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// A wait has ended that took so long.
-    pub(crate) fn ended(&self, took: u64, limit: u64) {
+    /// A wait has ended that took so long, of which `for_resource` until it was woken. Who polls it later than that is late
+    /// for another reason.
+    pub(crate) fn ended(&self, took: u64, for_resource: u64, limit: u64) {
         self.duration.record(took);
-        if took >= limit {
+        if for_resource >= limit {
             count(&self.long, 1);
-            count(&self.long_time, took);
+            count(&self.long_time, for_resource);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::judge::poll::{Around, Polls};
 use crate::judge::pool::{self, Nest};
 use crate::judge::{self, Verdict, machine, wait, workers};
 use crate::lately::Lately;
-use crate::sample::{Frozen, Site, Stop};
+use crate::sample::{Excused, Frozen, Site, Stop};
 use std::collections::HashMap;
 use tokio::runtime;
 
@@ -16,6 +16,8 @@ use tokio::runtime;
 pub(super) struct Other {
     calls: u64,
     delay: u64,
+    /// Of so many it is known that their own threads had no CPU.
+    read: u64,
     /// How long the oldest of what is seen now has been going on; the longest of all.
     now: u64,
     age: u64,
@@ -63,7 +65,10 @@ impl Other {
             }
             Key::Machine => {
                 let excused = look.facts.excused.recent();
-                (self.calls, self.delay) = (self.calls.max(excused.count), self.delay.max(excused.time));
+                if excused.count >= self.calls {
+                    (self.calls, self.read) = (excused.count, excused.read);
+                }
+                self.delay = self.delay.max(excused.time);
             }
             _ => {}
         }
@@ -148,7 +153,10 @@ impl Other {
                 Some((None, workers::overloaded(runtime, self.told_victims(), self.calls, self.longest)))
             }
             Key::Process => Some((None, machine::paused(look.facts, self.stop?, self.calls))),
-            Key::Machine => Some((None, machine::contention(look.facts, self.calls, self.delay))),
+            Key::Machine => {
+                let excused = Excused { count: self.calls, time: self.delay, read: self.read };
+                Some((None, machine::contention(look.facts, excused)))
+            }
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use super::{LIKELY, OPEN, SURE, Verdict, nanos, period_of, so_many};
 use crate::cause::{Action, Cause, Effect};
 use crate::facts::Facts;
-use crate::sample::{Machine, Stop};
+use crate::sample::{Excused, Machine, Stop};
 
 /// A cause needs this part of the time that was lost to be the one, in percent.
 const EXPLAINS: u64 = 30;
@@ -77,14 +77,22 @@ fn why_stopped(stop: Stop) -> (&'static str, String, f64) {
     }
 }
 
-/// Threads were ready to run and had no CPU.
-pub(crate) fn contention(facts: &Facts, count: u64, lost: u64) -> Verdict {
+/// Threads were ready to run and had no CPU: of `read` of all that was slow that was its own thread.
+pub(crate) fn contention(facts: &Facts, all: Excused) -> Verdict {
     let machine = facts.machine.recent();
-    let (detail, told, confidence) = whose(&machine, facts.cpus);
+    let (detail, told, mut confidence) = whose(&machine, facts.cpus);
+    let own = all.read * 2 >= all.count;
+    let threads = if own {
+        "their own threads"
+    } else {
+        // They may have waited for something else as well.
+        confidence = if detail == Some("neighbours") { confidence.min(LIKELY) } else { confidence };
+        "other threads of this process, for which they may have waited,"
+    };
     let evidence = format!(
-        "{} took {:.1?} in all while threads of this process were ready to run and had no CPU; {told}",
-        so_many(count, "poll or wait", "polls or waits"),
-        nanos(lost)
+        "{} took {:.1?} in all while {threads} were ready to run and had no CPU; {told}",
+        so_many(all.count, "poll or wait", "polls or waits"),
+        nanos(all.time)
     );
     let (action, advice) = match detail {
         Some("quota") => (
@@ -171,5 +179,22 @@ mod tests {
         assert_eq!(whose(&busy, 2).0, Some("neighbours"));
         assert!(whose(&busy, 2).1.contains("5 %"));
         assert_eq!(whose(&machine, 2).2, LIKELY);
+    }
+
+    #[test]
+    fn what_waited_for_others_that_had_no_cpu_may_have_waited_for_something_else() {
+        let mut facts = Facts::new(0, 10_000 * MS);
+        facts.cpus = 2;
+        facts.machine.add(Machine { of: 1_000 * MS, own: Some(100 * MS), idle: Some(0), ..Machine::default() });
+        let told = |facts: &Facts, read| {
+            let Verdict { detail, confidence, evidence, .. } =
+                contention(facts, Excused { count: 4, time: 400 * MS, read });
+            (detail, confidence, evidence.contains("their own threads"))
+        };
+        assert_eq!(told(&facts, 2), (Some("neighbours"), SURE, true));
+        assert_eq!(told(&facts, 1), (Some("neighbours"), LIKELY, false));
+        // A quota that holds the process back is read, whoever waited.
+        facts.machine.add(Machine { of: 1_000 * MS, throttled: Some(900 * MS), ..Machine::default() });
+        assert_eq!(told(&facts, 0), (Some("quota"), SURE, false));
     }
 }

@@ -165,7 +165,9 @@ impl Sample {
         self.pollers.ended(now, stops, |over| {
             if let Ok(at) = ops.binary_search_by_key(&over.op, |sample| sample.site.index) {
                 let sample = &mut ops[at];
-                sample.without_cpu = sample.without_cpu.max(over.waited);
+                if over.waited >= sample.without_cpu {
+                    (sample.without_cpu, sample.behind) = (over.waited, over.behind);
+                }
                 sample.observed = true;
                 if now.saturating_sub(over.start) >= sample.long_poll_limit {
                     sample.ended_conduct = sample.ended_conduct.plus(over.conduct);
@@ -281,7 +283,8 @@ impl Sample {
             self.stir(op.index);
             let start = activity.start(self.now);
             if activity.kind() == Kind::Execution {
-                self.executions.push(Held { whom: slot.whom(), ..Held::new(op.index, start) });
+                let since = start.saturating_add(self.pauses.since(start)).min(self.now);
+                self.executions.push(Held { whom: slot.whom(), began: start, ..Held::new(op.index, since) });
                 self.pool_threads.found(op.index, slot.tid());
                 pool = Some(op.runtime);
                 continue;

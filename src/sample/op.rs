@@ -43,6 +43,8 @@ pub(crate) struct OpSample {
     /// How long of the polls that have ended since the last look one was ready to run and had no CPU, at most: not all of
     /// them were looked at.
     pub(crate) without_cpu: u64,
+    /// How much of that it was another thread that had none, for which it may have waited.
+    pub(crate) behind: u64,
     /// Of such polls at least one was looked at while it went on.
     pub(crate) observed: bool,
     /// What the threads of such polls did that were over their limit.
@@ -81,6 +83,7 @@ impl OpSample {
         Self {
             is_read: false,
             without_cpu: 0,
+            behind: 0,
             observed: false,
             ended_conduct: Conduct::default(),
             poll_time: None,
@@ -124,7 +127,7 @@ impl OpSample {
         if unseen && average < self.long_poll_limit.saturating_mul(2) {
             (fresh.long_polls, fresh.long_poll_time) = (0, 0);
         }
-        let mut excuse = |count: &mut u64, time: &mut u64, limit: u64, without_cpu: u64| {
+        let mut excuse = |count: &mut u64, time: &mut u64, limit: u64, [without_cpu, own]: [u64; 2]| {
             let Some(average) = time.checked_div(*count) else { return };
             let began = sample.previous.saturating_sub(average);
             let (paused, stopped) = (sample.pauses.since(began), sample.stops.since(began));
@@ -133,25 +136,27 @@ impl OpSample {
             if mostly_stopped || average.saturating_sub(paused.max(without_cpu / *count)) < limit {
                 // A process that is stopped is not short of CPUs.
                 if !mostly_stopped && average.saturating_sub(stopped) >= limit {
-                    excused = excused.plus(Excused { count: *count, time: *time });
+                    let read = if average.saturating_sub(own / *count) < limit { *count } else { 0 };
+                    excused = excused.plus(Excused { count: *count, time: *time, read });
                 }
                 (*count, *time) = (0, 0);
             }
         };
-        let without_cpu = self.without_cpu.saturating_mul(fresh.long_polls);
+        let own = self.without_cpu.saturating_sub(self.behind);
+        let without_cpu = [self.without_cpu, own].map(|time| time.saturating_mul(fresh.long_polls));
         excuse(&mut fresh.long_polls, &mut fresh.long_poll_time, self.long_poll_limit, without_cpu);
-        excuse(&mut fresh.late_polls, &mut fresh.late_poll_time, self.long_poll_limit, 0);
+        excuse(&mut fresh.late_polls, &mut fresh.late_poll_time, self.long_poll_limit, [0; 2]);
         let average = fresh.dominated_wait.checked_div(fresh.dominated).unwrap_or(0);
         let lost = sample.lost_by_waking(sample.previous.saturating_sub(average));
         // A thread that waited for a CPU is the reason only if it did so for most of the time: others serve the same queue.
         let mostly = lost.saturating_mul(3) >= average.saturating_mul(2);
         let lost = if mostly { lost.min(sample.most_lost(self)) } else { 0 };
         let lost = lost.saturating_mul(fresh.dominated);
-        excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, lost);
+        excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, [lost, 0]);
         // What is handed out passes from one thread to the next, each of which may have had no CPU.
         let average = fresh.long_wait_time.checked_div(fresh.long_waits).unwrap_or(0);
         let lost = sample.lost_by_all(sample.previous.saturating_sub(average)).saturating_mul(fresh.long_waits);
-        excuse(&mut fresh.long_waits, &mut fresh.long_wait_time, self.queue_wait_limit, lost);
+        excuse(&mut fresh.long_waits, &mut fresh.long_wait_time, self.queue_wait_limit, [lost, 0]);
         (fresh, excused)
     }
 
@@ -180,11 +185,13 @@ impl OpSample {
 pub(crate) struct Excused {
     pub(crate) count: u64,
     pub(crate) time: u64,
+    /// Of so many it was read that their own threads had none; of the others some thread had, and they may have waited for it.
+    pub(crate) read: u64,
 }
 
 impl Plus for Excused {
     fn plus(self, more: Self) -> Self {
-        Self { count: self.count + more.count, time: self.time + more.time }
+        Self { count: self.count + more.count, time: self.time + more.time, read: self.read + more.read }
     }
 }
 
@@ -210,6 +217,7 @@ pub(super) fn of(op: &'static Op, now: u64, pauses: &Pauses) -> OpSample {
         is_read: true,
         poll_time: None,
         without_cpu: 0,
+        behind: 0,
         observed: false,
         ended_conduct: Conduct::default(),
         nested_now: calls.map_or(0, |calls| calls.nested_now.load(Ordering::Relaxed)),

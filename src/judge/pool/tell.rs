@@ -63,7 +63,9 @@ impl Pool {
         let enough = self.enough_threads();
         let enough = enough.map_or(String::new(), |enough| format!(" (one of {enough} lets every call start at once)"));
         format!(
-            "`{op}` waits for other threads. If those wait for something outside, as those of a client do, a bigger pool              helps{enough}; the cure is an async client. If they compute, or if all calls wait for the same lock, permit or              connection, more threads only wait for it as well: look at what that is"
+            "`{op}` waits for other threads. If those wait for something outside, as those of a client do, a bigger pool \
+             helps{enough}; the cure is an async client. If they compute, or if all calls wait for the same lock, permit or \
+             connection, more threads only wait for it as well: look at what that is"
         )
     }
 

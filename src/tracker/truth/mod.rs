@@ -215,6 +215,11 @@ fn suspects_fault(diagnosis: &Diagnosis) -> Option<String> {
     if suspects.iter().any(|suspect| suspect.evidence.is_empty()) {
         return Some("a suspect without a number".to_owned());
     }
+    let sentences = suspects.iter().map(|suspect| &suspect.evidence);
+    if let Some(ragged) = sentences.chain([&diagnosis.evidence, &diagnosis.advice.text]).find(|text| text.contains("  "))
+    {
+        return Some(format!("two blanks in a sentence: {ragged}"));
+    }
     let convicted: Vec<_> =
         suspects.iter().filter(|suspect| suspect.ruling == Ruling::Convicted).map(|suspect| suspect.cause).collect();
     let open = matches!(diagnosis.cause, Cause::Healthy | Cause::Undetermined);

@@ -67,6 +67,7 @@ pub(in crate::tracker) fn op_sample(index: u32, name: &'static str, runtime: Opt
         stirred: 0,
         is_read: true,
         without_cpu: 0,
+        behind: 0,
         observed: false,
         ended_conduct: Conduct::default(),
         nested_now: 0,
