@@ -359,3 +359,29 @@ impl Sample {
         }
     }
 }
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_execution_is_as_old_as_a_wait_that_began_with_it() {
+        const SECOND: u64 = 1_000_000_000;
+        let now = crate::clock::now() + 100 * SECOND;
+        let op = ops::intern("sample::tests::executes", std::panic::Location::caller(), None);
+        let Some(own) = slot::own() else { panic!("this thread is not ending") };
+        let depth = own.enter(Activity::new(Kind::Execution, op.index, now - 5 * SECOND));
+        op.queued.enter(now - 5 * SECOND);
+        let mut sample = Sample::default();
+        // For three seconds nobody was seen to have a CPU.
+        sample.pauses.add(now - 4 * SECOND, now - SECOND);
+        sample.take(now, false);
+        op.queued.leave(now - 5 * SECOND);
+        own.leave(depth);
+        let held = sample.executions.iter().find(|held| held.op == op.index);
+        let ages = held.map(|held| [held.began, held.since].map(|since| (now - since) / (SECOND / 10)));
+        assert_eq!(ages, Some([50, 20]));
+        let queued = sample.op(op.index).map_or(0, |op| op.queued_age(now)) as f64 / SECOND as f64;
+        assert!((1.9..=2.1).contains(&queued), "{queued}");
+    }
+}
