@@ -61,6 +61,9 @@ pub(crate) struct RuntimeFacts {
     pub(crate) trips: Lately<Trips>,
     /// For how many looks in a row tasks have been waiting in the shared queue while no worker was parked.
     pub(crate) crowded: u64,
+    /// Since when, and in how many, all looks have found none of its workers parked.
+    pub(crate) full_since: Option<u64>,
+    pub(crate) full_looks: u64,
 }
 
 /// Of a runtime, or of one op outside of any.
@@ -342,6 +345,8 @@ impl RuntimeFacts {
         self.probe.see(runtime.probe.unwrap_or(0));
         self.depth.see(runtime.depth);
         self.trips.add(runtime.trips.unwrap_or_default());
+        self.full_since = self.full_since.or(Some(now)).filter(|_| full);
+        self.full_looks = if full { self.full_looks + 1 } else { 0 };
         self.crowded = if full && runtime.depth > 0 { self.crowded + 1 } else { 0 };
         self.last.clone_from(runtime);
     }

@@ -21,6 +21,8 @@ use tokio::runtime::{self, Handle};
 const TRIED_EVERY: u64 = 1_000_000_000;
 /// So many looks in a row tasks wait in the shared queue before one is spawned to see for how long.
 const CROWDED: u64 = 10;
+/// Or for so long no worker is parked.
+const FULL_FOR: u64 = 250_000_000;
 /// A canary that waited for no longer than this did not wait.
 const AT_ONCE: u64 = 10_000_000;
 
@@ -31,6 +33,8 @@ pub(crate) struct Watched {
     sight: Sight,
     /// For how many looks in a row tasks have been waiting while no worker was parked.
     crowded: u64,
+    /// Since when every look has found none of its workers parked, where it has threads of its own.
+    full_since: Option<u64>,
     /// How many spawn probes and canaries had come through at the last look, and when the last canary was sent that did
     /// not wait.
     probes: u64,
@@ -56,6 +60,7 @@ impl Watched {
             id: handle.id(),
             sight: Sight::of(handle, errands),
             crowded: 0,
+            full_since: None,
             probes: 0,
             canaries: 0,
             sent: None,
@@ -90,11 +95,13 @@ impl Watched {
         let waits =
             sample.ops.iter().filter(on_it).any(|op| op.queued_age(now) >= op.queue_wait_limit / 2 && op.queued > 0);
         let executing: u64 = sample.ops.iter().filter(on_it).map(|op| op.executing).sum();
-        let ask = Ask { calls, suspect: self.crowded >= CROWDED };
+        // The queues of the workers themselves are not told: tasks may wait there.
+        let full_for = self.full_since.map_or(0, |since| now.saturating_sub(since));
+        let ask = Ask { calls, suspect: self.crowded >= CROWDED || full_for >= FULL_FOR };
         let seen = self.sight.look(now, ask);
         let mut told = told(self.id, seen, sample, now);
-        if seen.fresh.polled != self.probes {
-            told.probe = told.probe.max(seen.fresh.last_wait);
+        if let Some(wait) = seen.fresh.last_wait.filter(|_| seen.fresh.polled != self.probes) {
+            told.probe = told.probe.max(Some(without_shortage(sample, now.saturating_sub(wait), now)));
         }
         self.probes = seen.fresh.polled;
         if seen.canary.ran != self.canaries && seen.canary.last_wait.is_some_and(|wait| wait <= AT_ONCE) {
@@ -104,6 +111,7 @@ impl Watched {
         told.canary_passed = self.passed;
         let crowded = told.depth > 0 && told.is_full();
         self.crowded = if crowded { self.crowded + 1 } else { 0 };
+        self.full_since = self.full_since.or(Some(now)).filter(|_| told.is_full() && !told.current_thread);
         self.tell_threads(&mut told);
         if self.sight.last().active {
             told.trips = self.trips.count(op::runtime_number(self.id), now);
@@ -194,10 +202,16 @@ impl Watched {
     }
 }
 
+/// How long a task has waited for a worker since then, but for the time in which one and the same thread, such as the worker
+/// that is to poll it, may have had no CPU.
+fn without_shortage(sample: &Sample, since: u64, now: u64) -> u64 {
+    let lost = sample.pauses.since(since).max(sample.shortage.of_one(since, now, &sample.stops));
+    now.saturating_sub(since).saturating_sub(lost)
+}
+
 fn told(id: runtime::Id, seen: &Seen, sample: &Sample, now: u64) -> RuntimeSample {
     let Sample { pauses, stops, shortage, .. } = sample;
     // What is late for want of a CPU, or because the process was stopped, is late by so much less.
-    let since = |at: u64| now.saturating_sub(at).saturating_sub(pauses.since(at));
     let beat = seen.heartbeat;
     let beat_late = beat.worst.filter(|_| beat.state == State::Beating);
     // Once one has come through, none that waits is known, too.
@@ -231,7 +245,7 @@ fn told(id: runtime::Id, seen: &Seen, sample: &Sample, now: u64) -> RuntimeSampl
             .pending_since
             .is_some_and(|at| now.saturating_sub(at).saturating_sub(without_cpu(at)) >= AT_ONCE),
         canary_passed: None,
-        probe: seen.fresh.pending_since.map(since),
+        probe: seen.fresh.pending_since.map(|at| without_shortage(sample, at, now)),
         depth: seen.global_queue as u64,
         pool_threads: None,
         pool_idle: None,

@@ -85,3 +85,35 @@ fn workers_that_compute_are_found_on_a_busy_machine() {
     others.into_iter().for_each(|other| other.join().unwrap());
     assert!(incident.op.is_none() && incident.to_string().contains("nobody wrapped"), "{incident}");
 }
+
+/// Each of them is short, and there are always more of them than the workers can do.
+#[test]
+fn a_runtime_that_is_crowded_with_short_tasks_is_not_healthy() {
+    let _one = exclusive();
+    let mut builder = Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+    let detector = Detector::builder().attach(runtime.handle()).start().unwrap();
+    until_started(&runtime);
+    let over = Arc::new(AtomicBool::new(false));
+    let _over = Over(Arc::clone(&over));
+    let again = Arc::clone(&over);
+    let crowd = async move {
+        let computes = || async {
+            let began = std::time::Instant::now();
+            while began.elapsed() < Duration::from_millis(2) {}
+        };
+        while !again.load(Ordering::Relaxed) {
+            let tasks: Vec<_> = (0..200).map(|_| tokio::spawn(computes())).collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        }
+    };
+    runtime.spawn(crowd);
+    let incident = eventually("the crowd", || {
+        detector.incidents().into_iter().find(|incident| incident.cause == Cause::Overloaded)
+    });
+    assert!(incident.op.is_none() && incident.diagnosis.culprits.is_empty(), "{incident}");
+    let told = detector.diagnose().to_string();
+    assert!(told.starts_with("overloaded"), "{told}");
+}

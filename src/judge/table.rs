@@ -201,7 +201,11 @@ impl Scope<'_> {
         let counted = self.counted();
         let beat = self.runtimes().filter(|it| it.last.beat_late.is_some()).map(|it| it.beat_late.recent()).max();
         let beat = beat.map_or(String::new(), |beat| format!("; timers at most {:.1?} late", nanos(beat)));
+        let probe = self.runtimes().map(|it| it.probe.recent()).max().unwrap_or(0);
         match counted.late_polls {
+            0 if probe >= SOME => {
+                Finding::Contributing(format!("a task of the detector's own waited for {:.1?}{beat}", nanos(probe)))
+            }
             0 => Finding::Cleared(format!("0 watched polls came late{beat}")),
             late => Finding::Contributing(format!(
                 "{} came late, {:.1?} in all{beat}",

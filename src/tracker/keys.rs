@@ -28,6 +28,10 @@ const LOST_WINDOWS: u64 = 4;
 const LOST_PART: u64 = 3;
 /// A runtime is crowded when none of its workers was parked in so many percent of the looks.
 const FULL: u64 = 90;
+/// Fewer looks say nothing about that.
+const LOOKS: u64 = 10;
+/// Or in all looks for so many times the floor for waits, while a task of the observer's own had to wait for longer than that.
+const FULL_FOR: u64 = 10;
 
 impl Tracker {
     /// Each once.
@@ -232,7 +236,12 @@ fn is_stuck(frozen: &Frozen, sample: &Sample) -> bool {
 fn is_crowded(facts: &RuntimeFacts, sample: &Sample, late: bool) -> bool {
     let full = facts.full.recent();
     let probe = facts.last.probe.unwrap_or(0) >= sample.queue_wait_limit;
-    facts.last.is_full() && full.of >= 10 && full.is_at_least(FULL) && (probe || late)
+    let mostly = full.of >= LOOKS && full.is_at_least(FULL);
+    let full_for = facts.full_since.map_or(0, |since| sample.now.saturating_sub(since));
+    let long = full_for >= sample.queue_wait_limit.saturating_mul(FULL_FOR) && facts.full_looks >= LOOKS;
+    // Between two `block_on` nobody drives a runtime without threads of its own, and nothing there is late.
+    let all_along = long && !facts.last.current_thread;
+    facts.last.is_full() && (probe && (mostly || all_along) || late && mostly)
 }
 
 fn pool_of(op: &OpSample) -> Key {

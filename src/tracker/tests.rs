@@ -1,6 +1,7 @@
 //! Histories of looks, replayed.
 
 mod advice;
+mod crowded;
 
 use super::truth::timeline::op_sample;
 use super::*;

@@ -216,7 +216,8 @@ fn suspects_fault(diagnosis: &Diagnosis) -> Option<String> {
         return Some("a suspect without a number".to_owned());
     }
     let sentences = suspects.iter().map(|suspect| &suspect.evidence);
-    if let Some(ragged) = sentences.chain([&diagnosis.evidence, &diagnosis.advice.text]).find(|text| text.contains("  "))
+    if let Some(ragged) =
+        sentences.chain([&diagnosis.evidence, &diagnosis.advice.text]).find(|text| text.contains("  "))
     {
         return Some(format!("two blanks in a sentence: {ragged}"));
     }
