@@ -2,7 +2,8 @@
 //!
 //! Every thread that polls a watched future or runs a watched call owns one slot: a cache line of eight frames, nested
 //! activities from the outermost inwards, of more than eight the innermost in the last. Entering an activity is one store
-//! to the thread's own line, leaving it another. The observer compares: the same word on two looks is the same activity, still going on.
+//! to the thread's own line, leaving it another. The observer compares: the same word on two looks is the same activity,
+//! still going on.
 //!
 //! # Invariants
 //!
