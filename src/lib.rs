@@ -101,6 +101,7 @@ mod parity;
 mod pause;
 mod poller;
 mod pool_thread;
+mod presence;
 mod probe;
 mod replay;
 mod report;

@@ -4,14 +4,15 @@
 //! lock is free), and never runs anybody else's code: reports go to the sinks' own threads.
 
 use crate::clock;
-use crate::evidence::{self, Baseline, Process, Witness};
+use crate::evidence::{self, Baseline, Witness};
 use crate::facts::Facts;
 use crate::figures::count;
 use crate::incident::{Incident, IncidentChange};
 use crate::poller::Sleeps;
+use crate::presence::{LATE, NOTICED, Presence};
 use crate::rouse;
 use crate::runtimes::Watched;
-use crate::sample::{Machine, ObserverFigures, RuntimeSample, Sample, Stop};
+use crate::sample::{Machine, ObserverFigures, RuntimeSample, Sample};
 use crate::sink::line::Line;
 #[cfg(feature = "stacks")]
 use crate::stacks::{Asks, Reader};
@@ -27,10 +28,6 @@ use tokio::runtime;
 const FAREWELL: Duration = Duration::from_millis(100);
 /// While incidents are open their figures are published every so many looks, changes at once.
 const PUBLISH_EVERY: u64 = 10;
-/// An observer that is this late, or by two ticks if that is longer, cannot tell who else was.
-const LATE: u64 = 10_000_000;
-/// What is less than this is how long it takes to wake a thread.
-const NOTICED: u64 = 1_000_000;
 /// For so long after a stop it is looked for what the stop has left behind.
 const AFTERMATH: u64 = 500_000_000;
 /// With nothing in flight it never sleeps longer than this, until it sleeps deeply.
@@ -81,41 +78,31 @@ pub(crate) struct Shared {
 
 /// Watches until told to stop. To be run on a thread of its own.
 pub(crate) fn run(shared: &Shared, pace: Pace) {
-    let mut watchdog = Watchdog {
-        tracker: Tracker::new(pace.started, pace.warm_up, pace.tick, pace.window),
-        sample: Sample {
-            cpus: evidence::cpus(),
-            long_poll_limit: pace.long_poll,
-            queue_wait_limit: pace.queue_wait,
-            ..Sample::default()
-        },
-        lines: Vec::new(),
-        runtimes: Vec::new(),
-        unpublished: false,
-        looks: 0,
-        active: pace.started,
-        drowsy: false,
-        looked_at: pace.started,
-        looked_cpu: clock::thread_cpu(),
-        waited: None,
-        pace,
-        witness: Witness::default(),
-        baseline: Baseline::default(),
-        process: None,
-        #[cfg(feature = "stacks")]
-        asks: Asks::default(),
-    };
+    run_beside(shared, pace, || {
+        clock::calibrate();
+        Sleeps::learn();
+    });
+}
+
+/// Watches, and has another thread learn what takes a while. Where memory is hard to come by, as in a large process that
+/// forks again and again, that can be seconds, in which nobody would look.
+fn run_beside(shared: &Shared, pace: Pace, learn: fn()) {
+    let mut watchdog = Watchdog::new(pace);
     rouse::register(Some(thread::current()));
-    // What is counted from here on is this detector's; the calibration comes second, since it takes a while.
+    // What is counted from here on is this detector's.
     watchdog.look(shared, clock::now(), false);
-    clock::calibrate();
-    Sleeps::learn();
-    // To learn it has slept on purpose.
-    watchdog.wake();
+    let learning = thread::Builder::new().name("starvation-learn".to_owned()).spawn(learn);
+    if learning.is_err() {
+        learn();
+    }
+    // What has passed until now was no pause.
+    watchdog.presence.wake();
     while let Some((now, late)) = watchdog.sleep(shared) {
         watchdog.look(shared, now, late);
     }
     rouse::register(None);
+    // Its failure shows in what it has not learned.
+    let _ = learning.map(thread::JoinHandle::join);
     let last = watchdog.tracker.finish(clock::now());
     watchdog.report(shared, &last);
     watchdog.publish(shared);
@@ -140,32 +127,11 @@ fn machine(change: &Baseline) -> Machine {
     }
 }
 
-/// What of a pause of the observer was a stop of the whole process, given how long the observer waited for a CPU and how
-/// much CPU time the process had, of its own and in the kernel. It may have begun in a sleep, at `from` the earliest, and
-/// was `late` after that.
-fn stop_of(from: u64, to: u64, late: u64, waited: Option<u64>, used: (Option<u64>, Option<u64>)) -> Option<Stop> {
-    // Where nobody tells whether it waited for a CPU, nobody knows whether it was stopped. One that came late only for want
-    // of a CPU has slept before as it meant to.
-    let waited = waited?;
-    if waited.saturating_add(NOTICED) > late {
-        return None;
-    }
-    let from = from.saturating_add(waited);
-    let (user, system) = used;
-    // Who computed meanwhile was not stopped: not all waits for a CPU are told of this thread.
-    if user.is_some_and(|user| user.saturating_mul(4) >= to - from) {
-        return None;
-    }
-    let cpu = user.zip(system).map(|(user, system)| user + system);
-    Some(Stop { from, to, cpu, major_faults: None, wanted: None })
-}
-
 struct Watchdog {
     pace: Pace,
+    presence: Presence,
     witness: Witness,
     baseline: Baseline,
-    /// The process's CPU time and page faults at the last look.
-    process: Option<Process>,
     tracker: Tracker,
     sample: Sample,
     lines: Vec<Line>,
@@ -177,20 +143,39 @@ struct Watchdog {
     active: u64,
     /// It has said that it sleeps, and looks once more before it does.
     drowsy: bool,
-    /// The time of the last look, and the CPU time of this thread then.
-    looked_at: u64,
-    looked_cpu: Option<u64>,
-    /// How long this thread had waited for a CPU since its start, when that was last asked.
-    waited: Option<u64>,
     #[cfg(feature = "stacks")]
     asks: Asks,
 }
 
 impl Watchdog {
+    fn new(pace: Pace) -> Self {
+        Self {
+            tracker: Tracker::new(pace.started, pace.warm_up, pace.tick, pace.window),
+            sample: Sample {
+                cpus: evidence::cpus(),
+                long_poll_limit: pace.long_poll,
+                queue_wait_limit: pace.queue_wait,
+                ..Sample::default()
+            },
+            lines: Vec::new(),
+            runtimes: Vec::new(),
+            unpublished: false,
+            looks: 0,
+            active: pace.started,
+            drowsy: false,
+            presence: Presence::new(pace.started),
+            pace,
+            witness: Witness::default(),
+            baseline: Baseline::default(),
+            #[cfg(feature = "stacks")]
+            asks: Asks::default(),
+        }
+    }
+
     /// Sleeps until the next look is due. Returns its time and whether it is late; `None` when it is time to stop.
     fn sleep(&mut self, shared: &Shared) -> Option<(u64, bool)> {
         let from = clock::now();
-        let stopped = self.stopped_in_look(from);
+        self.presence.notice_stop(from, &mut self.sample);
         let busy = self.sample.busy || self.tracker.is_open() || self.is_suspicious(from);
         // What nobody wrapped is looked at less often.
         let active = busy || self.runtimes.iter().any(Watched::is_active);
@@ -217,20 +202,13 @@ impl Watchdog {
             now = clock::now();
         }
         let lateness = now - due;
-        let late = lateness.max(stopped) >= LATE.max(self.pace.tick.saturating_mul(2));
+        let late = lateness.max(self.presence.stopped) >= LATE.max(self.pace.tick.saturating_mul(2));
         shared.figures.looked(lateness, late);
         if lateness >= NOTICED {
             // With nothing in flight a pause may have begun at any time of a long sleep.
-            self.paused(if busy || !late { due } else { from }, now, lateness);
+            self.presence.paused(if busy || !late { due } else { from }, now, lateness, &mut self.sample);
         }
         Some((now, late))
-    }
-
-    /// What has passed until now was no pause.
-    fn wake(&mut self) {
-        (self.looked_at, self.looked_cpu) = (clock::now(), clock::thread_cpu());
-        self.waited = evidence::thread_id().and_then(evidence::cpu_time).map(|time| time.waited).or(self.waited);
-        self.process = evidence::usage();
     }
 
     /// Whether a worker stands still for longer than most polls take: what it does is to be seen while it does.
@@ -238,36 +216,6 @@ impl Watchdog {
         let long = |since: u64| now.saturating_sub(since) >= self.pace.long_poll / 4;
         let workers = self.sample.runtimes.iter().filter(|runtime| !runtime.current_thread);
         workers.flat_map(|runtime| &runtime.frozen).any(|frozen| frozen.started && long(frozen.since))
-    }
-
-    /// How long this thread had no CPU since it began its last look: a pause like any other.
-    fn stopped_in_look(&mut self, from: u64) -> u64 {
-        let (Some(before), Some(cpu)) = (self.looked_cpu, clock::thread_cpu()) else { return 0 };
-        let stopped = from.saturating_sub(self.looked_at).saturating_sub(cpu.saturating_sub(before));
-        if stopped >= NOTICED {
-            self.paused(from - stopped, from, stopped);
-        }
-        stopped
-    }
-
-    /// This thread did not run when it wanted to, for `late` at least and perhaps since `from`. What of that it did not wait
-    /// for a CPU the process was stopped.
-    fn paused(&mut self, from: u64, to: u64, late: u64) {
-        self.sample.pauses.add(from, to);
-        let waited = evidence::thread_id().and_then(evidence::cpu_time).map(|time| time.waited);
-        let fresh = waited.zip(self.waited).map(|(waited, before)| waited.saturating_sub(before));
-        self.waited = waited.or(self.waited);
-        let (now, before) = (evidence::usage(), self.process);
-        let since = |of: fn(&Process) -> Option<u64>| of(&now?)?.checked_sub(of(&before?)?);
-        let used = (since(|process| process.user), since(|process| process.system));
-        if let Some(stop) = stop_of(from, to, late, fresh, used) {
-            self.sample.stops.add(stop.from, stop.to);
-            if stop.to - stop.from >= LATE {
-                self.sample.shortage.read(to);
-            }
-            let wanted = self.sample.shortage.longest_ended(stop.from);
-            self.sample.stop = Some(Stop { major_faults: since(|process| process.major_faults), wanted, ..stop });
-        }
     }
 
     /// Sleeps until something begins, or for long.
@@ -291,18 +239,32 @@ impl Watchdog {
         while let Some(line) = shared.new_lines.pop() {
             self.lines.push(line);
         }
-        (self.looked_at, self.looked_cpu) = (now, clock::thread_cpu());
-        self.process = evidence::usage();
+        self.presence.begin(now);
+        self.read(shared, now, late);
+        self.tell(shared, now);
+    }
+
+    /// Reads what all others have counted and what goes on.
+    fn read(&mut self, shared: &Shared, now: u64, late: bool) {
         self.look_at_runtimes(shared, now);
         self.witness(now);
         let stopped = self.sample.stops.since(now.saturating_sub(AFTERMATH)) > 0;
         self.sample.asks_poll_time = stopped || self.sample.machine.is_some();
         self.sample.take(now, late);
+        // Where it was stopped in the middle, it has counted what was stopped with it.
+        self.presence.notice_stop(clock::now(), &mut self.sample);
+        self.sample.late |= self.presence.stopped >= LATE;
+    }
+
+    /// Decides, and reports what has changed.
+    fn tell(&mut self, shared: &Shared, now: u64) {
         #[cfg(feature = "stacks")]
         self.take_stacks(shared);
         let changes = self.tracker.look(&self.sample);
         #[cfg(feature = "stacks")]
         self.ask_for_stacks(shared, now);
+        #[cfg(not(feature = "stacks"))]
+        let _ = now;
         self.report(shared, &changes);
         self.looks += 1;
         self.sample.stop = None;
@@ -400,25 +362,68 @@ impl Watchdog {
 #[cfg(all(test, not(starvation_loom)))]
 mod tests {
     use super::*;
+    use std::sync::LazyLock;
+    use std::sync::atomic::AtomicU64;
 
     const MS: u64 = 1_000_000;
 
+    static WATCHED: LazyLock<Shared> = LazyLock::new(Shared::default);
+    static LOOKS: AtomicU64 = AtomicU64::new(0);
+
+    fn pace() -> Pace {
+        Pace {
+            started: clock::now(),
+            warm_up: 0,
+            tick: 5 * MS,
+            window: 60_000 * MS,
+            long_poll: 50 * MS,
+            queue_wait: 50 * MS,
+            shortest_limit: 50 * MS,
+        }
+    }
+
     #[test]
-    fn a_pause_is_a_stop_only_where_nobody_ran_and_nothing_else_explains_it() {
-        let told =
-            |late, waited, used| stop_of(100 * MS, 300 * MS, late, waited, used).map(|stop| (stop.from, stop.to));
-        let stop = |waited, user| told(200 * MS, waited, (user, Some(MS)));
-        assert_eq!(stop(Some(0), Some(0)), Some((100 * MS, 300 * MS)));
-        // What it waited for a CPU is none, and all of it may have been that.
-        assert_eq!(stop(Some(150 * MS), Some(0)), Some((250 * MS, 300 * MS)));
-        assert_eq!(stop(Some(200 * MS), Some(0)), None);
-        // The process computed.
-        assert_eq!(stop(Some(0), Some(60 * MS)), None);
-        // Not known is not nothing.
-        assert_eq!(stop(None, Some(0)), None);
-        assert_eq!(stop(Some(0), None), Some((100 * MS, 300 * MS)));
-        // It slept on purpose, and was late by 20 ms, for want of a CPU or not.
-        assert_eq!(told(20 * MS, Some(20 * MS), (Some(0), None)), None);
-        assert_eq!(told(20 * MS, Some(0), (Some(0), None)), Some((100 * MS, 300 * MS)));
+    fn what_was_stopped_in_the_middle_of_a_look_is_no_news_of_that_look() {
+        let stopped_in_between = |stopped: bool| {
+            let (shared, mut watchdog) = (Shared::default(), Watchdog::new(pace()));
+            watchdog.look(&shared, clock::now(), false);
+            // It was to sleep for so long that nothing else makes an exception of what it has not seen.
+            watchdog.sample.meant_to_sleep = 1_000 * MS;
+            let name = if stopped { "watchdog::tests::stopped" } else { "watchdog::tests::not_stopped" };
+            let poll = || {
+                let future = crate::instrument_future(name, async { thread::sleep(Duration::from_millis(120)) });
+                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                assert!(std::pin::pin!(future).poll(&mut context).is_ready());
+            };
+            if !stopped {
+                poll();
+            }
+            let now = clock::now();
+            watchdog.presence.begin(now);
+            if stopped {
+                poll();
+            }
+            watchdog.read(&shared, now, false);
+            watchdog.tell(&shared, now);
+            for _ in 0..2 {
+                watchdog.look(&shared, clock::now(), false);
+            }
+            watchdog.tracker.incidents().iter().filter(|incident| incident.op == Some(name)).count()
+        };
+        assert_eq!([true, false].map(stopped_in_between), [0, 1]);
+    }
+
+    #[test]
+    fn it_looks_while_it_learns() {
+        // Learning goes on until the observer has looked some times, and only then is it stopped.
+        run_beside(&WATCHED, pace(), || {
+            let patience = Instant::now() + Duration::from_secs(20);
+            while WATCHED.figures.looks.load(Ordering::Relaxed) < 5 && Instant::now() < patience {
+                thread::sleep(Duration::from_millis(1));
+            }
+            LOOKS.store(WATCHED.figures.looks.load(Ordering::Relaxed), Ordering::Relaxed);
+            WATCHED.stop.store(true, Ordering::Release);
+        });
+        assert!(LOOKS.load(Ordering::Relaxed) >= 5);
     }
 }

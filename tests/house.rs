@@ -31,7 +31,7 @@ const LAYERS: [&[&str]; 10] = [
     ],
     &["cause", "incident", "report", "judge", "episode", "tracker"],
     &["sink"],
-    &["watchdog"],
+    &["presence", "watchdog"],
     &["builder"],
     &["detector"],
 ];
