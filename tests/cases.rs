@@ -49,7 +49,7 @@ const CALM: &[&str] = &[
 ];
 
 /// No case takes half of it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 macro_rules! cases {
     ($($name:ident)*) => {

@@ -12,8 +12,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After this a case is killed: no case takes half of it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// After this a case is killed: none is given so long.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Plan {
     repeat: usize,

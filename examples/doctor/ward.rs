@@ -14,8 +14,8 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How often a person on call looks.
 const ASKED_EVERY: Duration = Duration::from_millis(50);
-/// For how long a case may run that does not say so itself.
-const LONGEST: Duration = Duration::from_secs(40);
+/// For how long a case may run that does not say so itself. Most take seconds, but the memory of a machine can be slow to come.
+const LONGEST: Duration = Duration::from_secs(90);
 
 /// Where a case runs: it makes the runtimes, and the detector watches each of them.
 #[derive(Debug)]
