@@ -61,6 +61,8 @@ struct Poller {
     /// How often it was asked after, and whether its thread wanted the CPU each time.
     times: u64,
     awake: bool,
+    /// Since when its thread has been seen in one and the same sleep, if it is.
+    sleeps_since: Option<u64>,
     /// The last look that saw it.
     look: u64,
 }
@@ -108,6 +110,7 @@ impl Pollers {
             asked_at: 0,
             times: 0,
             awake: true,
+            sleeps_since: None,
             look,
         });
         poller.look = look;
@@ -126,6 +129,11 @@ impl Pollers {
     /// What the thread of a poll has done that has not been taken yet.
     pub(crate) fn take_conduct(&mut self, slot: usize, activity: Activity) -> Conduct {
         self.known.get_mut(&(slot, activity)).map(Poller::take_conduct).unwrap_or_default()
+    }
+
+    /// Since when the thread of a poll has been seen to sleep without a break, if it does: who sleeps once is in one poll.
+    pub(crate) fn sleeps_since(&self, slot: usize, activity: Activity) -> Option<u64> {
+        self.known.get(&(slot, activity)).and_then(|poller| poller.sleeps_since)
     }
 
     /// Where the thread of a poll was last seen to wait for another thread; 0 where it was not, or it is not known.
@@ -161,6 +169,9 @@ impl Poller {
         // What the thread wants or does now is not what a poll that is over did.
         if sleeps.is_some() {
             (self.times, self.awake) = (self.times + 1, self.awake && time.runnable);
+            // One that has had no CPU since it last slept sleeps still.
+            let goes_on = self.last.is_some_and(|(last, _)| last.turns == time.turns);
+            self.sleeps_since = self.sleeps_since.filter(|_| goes_on).or(Some(now)).filter(|_| !time.runnable);
         }
         time.runnable &= sleeps.is_some();
         let Some((first, at)) = self.first else {
@@ -352,6 +363,41 @@ mod tests {
         };
         assert_eq!([waited(94_000_000), waited(99_000_000)], [Some(30_000_000), Some(0)]);
         drop(stop);
+        assert!(sleeper.join().is_ok());
+    }
+
+    #[test]
+    fn who_sleeps_on_is_told_from_who_sleeps_again_and_again() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (poke, poked) = std::sync::mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            let _ = sender.send(evidence::thread_id());
+            while poked.recv().is_ok() {}
+        });
+        let Ok(Some(tid)) = receiver.recv() else { panic!("the thread tells its id") };
+        let asleep = || {
+            while evidence::cpu_time(tid).is_none_or(|time| time.runnable) {
+                std::thread::yield_now();
+            }
+        };
+        let mut pollers = Pollers::default();
+        let activity = Activity::new(Kind::Poll, 3, 64_000_000);
+        let mut look = |now: u64| {
+            pollers.begin();
+            pollers.waited(1, activity, Some(tid), now * 1_000_000, &Pauses::default());
+            pollers.sleeps_since(1, activity).map(|since| since / 1_000_000)
+        };
+        asleep();
+        assert_eq!([look(94), look(150), look(200)], [Some(94); 3]);
+        let turns = || evidence::cpu_time(tid).map_or(0, |time| time.turns);
+        let before = turns();
+        assert!(poke.send(()).is_ok());
+        while turns() == before {
+            std::thread::yield_now();
+        }
+        asleep();
+        assert_eq!([look(300), look(350)], [Some(300); 2]);
+        drop(poke);
         assert!(sleeper.join().is_ok());
     }
 

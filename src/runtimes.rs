@@ -198,6 +198,7 @@ impl Watched {
         let without_cpu = pollers.waited(place, activity, Some(tid), now, stops);
         known.since = known.since.saturating_add(without_cpu.unwrap_or(0)).min(now);
         known.conduct = Some(pollers.take_conduct(place, activity));
+        known.one_sleep = pollers.sleeps_since(place, activity);
         true
     }
 }
@@ -233,6 +234,7 @@ fn told(id: runtime::Id, seen: &Seen, sample: &Sample, now: u64) -> RuntimeSampl
                 seen_since: frozen.since,
                 started: frozen.started,
                 one_poll: None,
+                one_sleep: None,
                 conduct: None,
                 whom: None,
             })

@@ -131,7 +131,7 @@ impl Shortage {
                 // A thread that is new has had all of it since.
                 let (before, elapsed) = match first.of(*tid) {
                     Some(before) => (before, elapsed),
-                    None => (CpuTime { on_cpu: 0, waited: 0, runnable: false }, 0),
+                    None => (CpuTime { on_cpu: 0, waited: 0, runnable: false, turns: 0 }, 0),
                 };
                 let on_cpu = time.on_cpu.saturating_sub(before.on_cpu);
                 let time = CpuTime { runnable: time.runnable && goes_on(*tid), ..*time };
@@ -158,7 +158,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn time(on_cpu: u64, waited: u64, runnable: bool) -> CpuTime {
-        CpuTime { on_cpu: on_cpu * MS, waited: waited * MS, runnable }
+        CpuTime { on_cpu: on_cpu * MS, waited: waited * MS, runnable, turns: 0 }
     }
 
     fn read(told: &[(u64, &[(u32, CpuTime)])]) -> Shortage {

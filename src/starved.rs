@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn who_wants_a_cpu_and_gets_next_to_nothing_is_starved() {
-        let time = |on_cpu, runnable| CpuTime { on_cpu, waited: 0, runnable };
+        let time = |on_cpu, runnable| CpuTime { on_cpu, waited: 0, runnable, turns: 0 };
         assert!(is_starved(&time(10, true), &time(11, true), 100));
         assert!(!is_starved(&time(10, true), &time(60, true), 100));
         assert!(!is_starved(&time(10, false), &time(10, true), 100));

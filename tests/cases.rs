@@ -115,6 +115,7 @@ cases! {
     driver_blocked
     lock_of_a_thread
     busy_server
+    short_blocks
     burst_of_jobs
     join_all_cpu
     slow_write_under_lock

@@ -28,6 +28,8 @@ pub(crate) struct CpuTime {
     /// Ready to run and not given a CPU. The kernel adds a wait when it is over.
     pub(crate) waited: u64,
     pub(crate) runnable: bool,
+    /// How often it was given a CPU: who has not been given one in between has slept, or wanted one, all the time.
+    pub(crate) turns: u64,
 }
 
 /// The kernel brings the sum of a thread that runs up to date once in its timer's tick: 10 ms where it is longest.
@@ -76,8 +78,8 @@ mod tests {
     #[test]
     fn a_wait_that_goes_on_is_what_nothing_else_accounts_for() {
         const MS: u64 = 1_000_000;
-        let before = CpuTime { on_cpu: 100 * MS, waited: 10 * MS, runnable: true };
-        let ready = CpuTime { on_cpu: 103 * MS, waited: 15 * MS, runnable: true };
+        let before = CpuTime { on_cpu: 100 * MS, waited: 10 * MS, runnable: true, turns: 1 };
+        let ready = CpuTime { on_cpu: 103 * MS, waited: 15 * MS, runnable: true, turns: 2 };
         assert_eq!(ready.without_cpu_since(&before, 330 * MS), 317 * MS);
         assert_eq!(ready.without_cpu_since(&before, 17 * MS), 5 * MS);
         let asleep = CpuTime { runnable: false, ..ready };

@@ -107,6 +107,8 @@ pub(crate) struct Frozen {
     pub(crate) started: bool,
     /// Since when it has been in one and the same poll, where the runtime's own callbacks tell.
     pub(crate) one_poll: Option<u64>,
+    /// Since when its thread has been seen to sleep without a break, if it does.
+    pub(crate) one_sleep: Option<u64>,
     /// What its thread has done since the last look, where the thread is known.
     pub(crate) conduct: Option<Conduct>,
     #[cfg_attr(not(feature = "stacks"), allow(dead_code, reason = "only who takes stacks asks"))]

@@ -9,7 +9,8 @@ use crate::sample::{Excused, Frozen, Held, OpSample, RuntimeSample, Sample};
 /// A worker that computes and publishes nothing is in one poll, or in an unbroken row of up to 61: only from so many times
 /// the threshold on are those polls long by themselves. So it is where nobody knows what its thread does.
 const ROW: u64 = 10;
-/// A worker that sleeps is in one poll. It has to be seen so for so many times the threshold.
+/// A worker that sleeps without a break is in one poll. It has to stand still for so many times the threshold, and to sleep
+/// for one of them: 61 polls of some milliseconds each, such as of files that are read, are long for nobody.
 const ASLEEP: u64 = 2;
 /// A branch without its turn: at least so many times, for at least so long.
 const UNPOLLED: u64 = 100;
@@ -220,16 +221,13 @@ fn is_stuck(frozen: &Frozen, sample: &Sample) -> bool {
     if !frozen.started {
         return false;
     }
-    let age = sample.now.saturating_sub(frozen.since).saturating_sub(sample.pauses.since(frozen.since));
-    let asleep = frozen.conduct.is_some_and(|conduct| {
-        let had = conduct.of.saturating_sub(conduct.waited);
-        had > 0 && conduct.on_cpu * 10 < had
-    });
+    let so_long = |since: u64| sample.now.saturating_sub(since).saturating_sub(sample.pauses.since(since));
+    let asleep = frozen.one_sleep.is_some_and(|since| so_long(since) >= sample.long_poll_limit);
     if let Some(since) = frozen.one_poll {
-        return sample.now.saturating_sub(since).saturating_sub(sample.pauses.since(since)) >= sample.long_poll_limit;
+        return so_long(since) >= sample.long_poll_limit;
     }
     let times = if asleep { ASLEEP } else { ROW };
-    age >= sample.long_poll_limit.saturating_mul(times)
+    so_long(frozen.since) >= sample.long_poll_limit.saturating_mul(times)
 }
 
 /// Whether tasks that are ready wait because all workers are busy with others.

@@ -140,6 +140,7 @@ fn a_poll_that_ends_while_it_is_looked_at_leaves_no_stuck_worker_behind() {
             seen_since: 0,
             started: true,
             one_poll: None,
+            one_sleep: None,
             conduct: None,
             whom: None,
         }];

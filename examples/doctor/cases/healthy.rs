@@ -58,6 +58,13 @@ pub(crate) const CASES: &[Case] = &[
         SILENCE,
     )
     .hooks(),
+    Case::new(
+        "short_blocks",
+        "tasks that nobody wrapped, always ready, each of whose polls blocks for 2 ms",
+        short_blocks,
+        SILENCE,
+    )
+    .hooks(),
     Case::new("burst_of_jobs", "200 jobs at once, for which the pool has room", burst_of_jobs, SILENCE),
 ];
 
@@ -184,6 +191,19 @@ fn busy_server(ward: &'static Ward) {
     for client in http::clients(address, 8, &["/"], ms(10), ms(2_500)) {
         client.join().unwrap();
     }
+}
+
+fn short_blocks(ward: &'static Ward) {
+    ward.runtime(4, 16).block_on(async {
+        heartbeat("ping", ms(10));
+        for _ in 0..2 {
+            tokio::spawn(repeat(ms(60_000), async || {
+                block(ms(2));
+                tokio::task::yield_now().await;
+            }));
+        }
+        sleep(ms(2_500)).await;
+    });
 }
 
 fn burst_of_jobs(ward: &'static Ward) {

@@ -41,8 +41,8 @@ pub(crate) fn cpu_time(tid: u32) -> Option<CpuTime> {
 
 /// The same, but for whether it is ready for a CPU now: one file, and half the time.
 pub(crate) fn cpu_sums(tid: u32) -> Option<CpuTime> {
-    let (on_cpu, waited) = parse_schedstat(&line_of_thread(tid, "schedstat")?)?;
-    Some(CpuTime { on_cpu, waited, runnable: false })
+    let (on_cpu, waited, turns) = parse_schedstat(&line_of_thread(tid, "schedstat")?)?;
+    Some(CpuTime { on_cpu, waited, runnable: false, turns })
 }
 
 /// Whether a thread is on a CPU or ready for one: 3 us, one file.
@@ -107,11 +107,10 @@ fn line_of_thread(tid: u32, file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
-/// The time on a CPU, and the time ready and not on one.
-fn parse_schedstat(text: &str) -> Option<(u64, u64)> {
-    // The third is how often it was given a CPU.
+/// The time on a CPU, the time ready and not on one, and how often it was given one.
+fn parse_schedstat(text: &str) -> Option<(u64, u64, u64)> {
     let mut sums = text.split_ascii_whitespace().map(str::parse);
-    Some((sums.next()?.ok()?, sums.next()?.ok()?))
+    Some((sums.next()?.ok()?, sums.next()?.ok()?, sums.next()?.ok()?))
 }
 
 /// What is of use in `stat`, of a thread or of the process.

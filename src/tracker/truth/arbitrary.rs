@@ -110,13 +110,14 @@ fn held(now: u64) -> impl Strategy<Value = Vec<Held>> {
 }
 
 fn runtime(now: u64, at: usize) -> impl Strategy<Value = RuntimeSample> {
-    let frozen =
-        (instant(now), any::<bool>(), proptest::option::of(conduct())).prop_map(|(since, started, conduct)| Frozen {
+    let frozen = (instant(now), any::<bool>(), proptest::option::of(conduct()), proptest::option::of(instant(now)))
+        .prop_map(|(since, started, conduct, one_sleep)| Frozen {
             worker: 0,
             since,
             seen_since: since,
             started,
             one_poll: None,
+            one_sleep,
             conduct,
             whom: None,
         });

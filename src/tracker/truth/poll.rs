@@ -8,6 +8,8 @@ pub(super) enum Does {
     Computes,
     /// It sleeps in this system call.
     SleepsIn(&'static str),
+    /// The same again and again, each time for a moment.
+    NapsIn(&'static str),
     /// It waits for the lock at this address.
     Locks(u64),
     /// It waits until another thread wakes it.
@@ -22,12 +24,17 @@ impl Does {
     pub(super) fn conduct(self, of: u64) -> Conduct {
         match self {
             Self::Computes => Conduct::new(of, of, 0, None),
-            Self::SleepsIn(call) => Conduct::new(of, 0, 0, Some(Asleep::Call(call))),
+            Self::SleepsIn(call) | Self::NapsIn(call) => Conduct::new(of, 0, 0, Some(Asleep::Call(call))),
             Self::Locks(address) => Conduct::new(of, 0, 0, Some(Asleep::Lock(address))),
             Self::Parks => Conduct::new(of, 0, 0, Some(Asleep::Park(0))),
             Self::HasNoCpu(percent) => Conduct::new(of, of * (100 - percent) / 100, of * percent / 100, None),
             Self::Unknown => Conduct::default(),
         }
+    }
+
+    /// Whether it sleeps without a break.
+    pub(super) fn sleeps_on(self) -> bool {
+        matches!(self, Self::SleepsIn(_) | Self::Locks(_) | Self::Parks)
     }
 
     pub(super) fn without_cpu(self, of: u64) -> u64 {

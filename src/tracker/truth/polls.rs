@@ -1,6 +1,6 @@
 //! Polls that hold their worker: computing, blocked, locked, or waiting for what only they could do.
 
-use super::poll::Does::{self, Computes, HasNoCpu, Locks, Parks, SleepsIn, Unknown};
+use super::poll::Does::{self, Computes, HasNoCpu, Locks, NapsIn, Parks, SleepsIn, Unknown};
 use super::station::Work::Sleeps;
 use super::timeline::{NEVER, Timeline};
 use super::{Expected, truths};
@@ -105,6 +105,9 @@ truths! {
     unwrapped_poll: unwrapped(400, SleepsIn("futex")) => BLOCKS.effects(&[DriverHeld]).period_ms(700).says("code that nobody wrapped");
     /// It computes for as long: that may be a row of short polls.
     unwrapped_row: unwrapped(200, Computes) => Expected::healthy();
+    /// It sleeps again and again, as who reads a file in many short polls does.
+    unwrapped_naps: unwrapped(200, NapsIn("read")) => Expected::healthy();
+    unwrapped_long_naps: unwrapped(400, NapsIn("read")) => BLOCKS.effects(&[DriverHeld]).period_ms(700);
     unwrapped_long_row: unwrapped(400, Computes) => COMPUTES.effects(&[DriverHeld]).period_ms(700);
     /// A runtime that nobody is in: all of it stands still.
     undriven_runtime: undriven() => Expected::healthy();

@@ -51,6 +51,18 @@ static IDS: LazyLock<[runtime::Id; 3]> = LazyLock::new(|| {
     })
 });
 
+/// A worker of which nobody knows anything.
+const UNSTARTED: Frozen = Frozen {
+    worker: 0,
+    since: 0,
+    seen_since: 0,
+    started: false,
+    one_poll: None,
+    one_sleep: None,
+    conduct: None,
+    whom: None,
+};
+
 pub(in crate::tracker) fn op_sample(index: u32, name: &'static str, runtime: Option<usize>) -> OpSample {
     OpSample {
         site: Site { index, name, location: Location::caller(), runtime: runtime.map(|at| IDS[at]) },
@@ -239,7 +251,7 @@ impl Timeline {
     fn show_shortage(&mut self) {
         const THREAD: u32 = 1;
         if self.short > 0 {
-            let time = CpuTime { on_cpu: 0, waited: self.sample.now * self.short / 100, runnable: false };
+            let time = CpuTime { on_cpu: 0, waited: self.sample.now * self.short / 100, runnable: false, turns: 0 };
             self.sample.shortage.add(self.sample.now, vec![(THREAD, time)], vec![THREAD]);
         }
     }
@@ -334,19 +346,14 @@ impl Timeline {
                 .map(|(worker, poll)| {
                     let conduct = (poll.does != Does::Unknown).then(|| poll.does.conduct(LOOK));
                     let since = now - age(poll);
-                    Frozen { worker, since, seen_since: since, started: true, one_poll: None, conduct, whom: None }
+                    let one_sleep = poll.does.sleeps_on().then_some(since);
+                    let told = Frozen { worker, since, seen_since: since, started: true, ..UNSTARTED };
+                    Frozen { one_sleep, conduct, ..told }
                 })
                 .collect();
             if self.unstarted {
-                runtime.frozen.extend((busy..runtime.workers).map(|worker| Frozen {
-                    worker,
-                    since: now,
-                    seen_since: now,
-                    started: false,
-                    one_poll: None,
-                    conduct: None,
-                    whom: None,
-                }));
+                let rest = busy..runtime.workers;
+                runtime.frozen.extend(rest.map(|worker| Frozen { worker, since: now, seen_since: now, ..UNSTARTED }));
             }
             // With the driver held, or with all workers, nobody sees that a timer is due.
             let holder = held.iter().filter(|poll| poll.holds_driver).map(|poll| age(poll)).max();
