@@ -163,7 +163,7 @@ impl Watchdog {
             looks: 0,
             active: pace.started,
             drowsy: false,
-            presence: Presence::new(pace.started),
+            presence: Presence::new(),
             pace,
             witness: Witness::default(),
             baseline: Baseline::default(),
@@ -174,8 +174,7 @@ impl Watchdog {
 
     /// Sleeps until the next look is due. Returns its time and whether it is late; `None` when it is time to stop.
     fn sleep(&mut self, shared: &Shared) -> Option<(u64, bool)> {
-        let from = clock::now();
-        self.presence.notice_stop(from, &mut self.sample);
+        let from = self.presence.notice_stop(&mut self.sample);
         let busy = self.sample.busy || self.tracker.is_open() || self.is_suspicious(from);
         // What nobody wrapped is looked at less often.
         let active = busy || self.runtimes.iter().any(Watched::is_active);
@@ -201,13 +200,15 @@ impl Watchdog {
             thread::park_timeout(Duration::from_nanos(due - now));
             now = clock::now();
         }
-        let lateness = now - due;
-        let late = lateness.max(self.presence.stopped) >= LATE.max(self.pace.tick.saturating_mul(2));
-        shared.figures.looked(lateness, late);
-        if lateness >= NOTICED {
+        let is_late = |lateness: u64| lateness >= LATE.max(self.pace.tick.saturating_mul(2));
+        let mut late = is_late((now - due).max(self.presence.stopped));
+        if now - due >= NOTICED {
             // With nothing in flight a pause may have begun at any time of a long sleep.
-            self.presence.paused(if busy || !late { due } else { from }, now, lateness, &mut self.sample);
+            let from = if busy || !late { due } else { from };
+            now = self.presence.came_late(from, now, now - due, &mut self.sample);
+            late |= is_late(now - due);
         }
+        shared.figures.looked(now - due, late);
         Some((now, late))
     }
 
@@ -239,7 +240,7 @@ impl Watchdog {
         while let Some(line) = shared.new_lines.pop() {
             self.lines.push(line);
         }
-        self.presence.begin(now);
+        self.presence.begin(now, &mut self.sample);
         self.read(shared, now, late);
         self.tell(shared, now);
     }
@@ -252,7 +253,7 @@ impl Watchdog {
         self.sample.asks_poll_time = stopped || self.sample.machine.is_some();
         self.sample.take(now, late);
         // Where it was stopped in the middle, it has counted what was stopped with it.
-        self.presence.notice_stop(clock::now(), &mut self.sample);
+        self.presence.notice_stop(&mut self.sample);
         self.sample.late |= self.presence.stopped >= LATE;
     }
 
@@ -399,7 +400,7 @@ mod tests {
                 poll();
             }
             let now = clock::now();
-            watchdog.presence.begin(now);
+            watchdog.presence.begin(now, &mut watchdog.sample);
             if stopped {
                 poll();
             }
