@@ -248,8 +248,9 @@ fn what_is_over_before_the_observer_looks_is_reported_all_the_same() {
     type Case<'a> = (&'a str, &'a dyn Fn(), Option<Cause>);
     let cases: [Case; 3] = [
         ("incidents::past_queued", &queue, None),
-        ("incidents::past_poll", &poll, Some(Cause::LongPoll)),
         ("incidents::past_wait", &wait, Some(Cause::DownstreamLimit)),
+        // The last, for it is open for twenty ticks and would excuse the wait.
+        ("incidents::past_poll", &poll, Some(Cause::LongPoll)),
     ];
     for (op, happens, cause) in cases {
         // More than once only where the observer had no CPU itself: then it cannot tell who else had none.
@@ -258,7 +259,9 @@ fn what_is_over_before_the_observer_looks_is_reported_all_the_same() {
             thread::sleep(900 * MS);
             incidents_of(&detector, op).pop()
         });
-        assert!(cause.is_none_or(|cause| incident.cause == cause), "{incident:?}");
+        // Of what nobody saw while others of the process had no CPU, nothing more is known.
+        let short = incident.detail.is_some_and(|detail| detail.contains("short of CPUs"));
+        assert!(cause.is_none_or(|cause| incident.cause == cause || short), "{incident:?}");
         assert!(incident.delay >= DEFAULT_LONG_POLL && incident.calls >= 1, "{incident:?}");
     }
 }
