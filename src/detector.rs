@@ -39,8 +39,8 @@ use tokio::runtime::Handle;
 ///
 /// One thread named `starvation` that looks every [`tick`](Builder::tick) while anything is in flight, once in the
 /// shortest limit and a tick while nothing is, and after a second of that sleeps until something begins; one thread per
-/// sink, asleep until there is something to report. See the benchmark
-/// `observer`.
+/// sink, asleep until there is something to report. The first detector of a process starts some threads more, which learn for
+/// some 10 ms (200 ms on a slow machine) how this system's clock runs and how its waits look. See the benchmark `observer`.
 ///
 /// # Examples
 ///
