@@ -270,7 +270,12 @@ impl Scope<'_> {
     fn slow_work(&self) -> Finding {
         let counted = self.counted();
         let Some(mean) = counted.execution_time.checked_div(counted.ended) else {
-            return Finding::Cleared("0 watched calls have ended".to_owned());
+            return match self.most(|op| op.execution_age.recent()) {
+                Some((op, age)) => {
+                    Finding::Unknown(format!("no call has ended lately, and one of `{op}` runs for {:.1?}", nanos(age)))
+                }
+                None => Finding::Cleared("0 watched calls have ended".to_owned()),
+            };
         };
         let all = counted.queue_wait + counted.execution_time + counted.resume_delay;
         Finding::Cleared(format!(

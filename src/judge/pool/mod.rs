@@ -136,7 +136,7 @@ pub(crate) fn judge(culprits: Vec<Culprit>, victims: Vec<Victim>, pool: &Pool) -
     (verdict, of_holder)
 }
 
-const NOTHING_ENDS: &str = "no call of this pool has ended: long calls, a leak or a deadlock";
+const NOTHING_ENDS: &str = "the calls that hold this pool do not end: long calls, a leak or a deadlock";
 
 fn unwatched(detail: &'static str, evidence: String) -> Verdict {
     let advice = "Wrap the other users of this pool (files, name lookups, stdin, other blocking calls) to see who holds its \

@@ -58,7 +58,7 @@ truths! {
     nested_in_time: nested(4, 3, 1) => HANGS.culprits(&["outer"]).victims(&["inner"]).unsure().says("has not hung yet");
     /// The job behind them is the one that executes.
     nested_that_executes: nested(4, 3, 4_000)
-        => Expected::of(Undetermined, Action::None).detail("no call of this pool has ended: long calls, a leak or a deadlock")
+        => Expected::of(Undetermined, Action::None).detail("the calls that hold this pool do not end: long calls, a leak or a deadlock")
             .culprits(&["outer", "inner"]).victims(&["inner"]).unsure().meanwhile(&[PoolDeadlock], &[]);
 
     /// Loops that never end hold all threads.
