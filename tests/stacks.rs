@@ -195,6 +195,54 @@ fn a_worker_that_is_stuck_in_what_nobody_wrapped_is_told_where() {
     assert_eq!(incident.stacks.first().unwrap().op, None);
 }
 
+/// A worker that is stuck in a runtime of which nobody has told the threads. Another runtime has so many workers.
+#[track_caller]
+fn stuck_without_hooks(beside: usize, stuck: fn(&Keeper), until: impl Fn(&Incident) -> bool) -> Arc<Incident> {
+    let _one = exclusive();
+    let _other = (beside > 0).then(|| multi_thread(beside, 1));
+    let runtime = multi_thread(3, 1);
+    let detector = with_stacks(&runtime, Stacks::Asleep);
+    let gate = Gate::default();
+    let keeper = gate.keeper();
+    runtime.spawn(async move {
+        // Long enough for the observer to see its worker come and go.
+        tokio::time::sleep(2 * LIMIT).await;
+        stuck(&keeper);
+    });
+    eventually("an incident that says where, or why not", || {
+        detector.incidents().into_iter().find(|incident| incident.op.is_none() && until(incident))
+    })
+}
+
+#[test]
+fn a_stuck_worker_that_nobody_has_told_of_is_found_by_its_stack() {
+    let incident =
+        stuck_without_hooks(0, what_nobody_wrapped, |all| all.diagnosis.evidence.contains("what_nobody_wrapped"));
+    assert_eq!((incident.cause, incident.detail), (Cause::LongPoll, Some("blocked")), "{incident}");
+    assert_eq!((incident.stacks.first().unwrap().threads, incident.no_stack), (1, None));
+}
+
+#[test]
+fn where_it_may_be_a_worker_of_another_runtime_none_is_found() {
+    let incident = stuck_without_hooks(1, what_nobody_wrapped, |all| all.no_stack.is_some());
+    assert!(incident.no_stack.unwrap().contains("workers of other runtimes"), "{incident:?}");
+    assert!(incident.no_stack.unwrap().contains("`hooks`"), "it says what to do");
+    assert!(incident.stacks.is_empty());
+}
+
+fn computes_unwrapped(gate: &Keeper) {
+    while !gate.is_open() {
+        std::hint::black_box((0..1_000_u64).sum::<u64>());
+    }
+}
+
+#[test]
+fn one_that_computes_is_not_found_and_another_is_not_taken_for_it() {
+    let incident = stuck_without_hooks(0, computes_unwrapped, |all| all.no_stack.is_some());
+    assert!(incident.no_stack.unwrap().contains("one that computes"), "{incident:?}");
+    assert!(incident.stacks.is_empty());
+}
+
 fn fetches(gate: &Keeper) {
     gate.wait();
 }

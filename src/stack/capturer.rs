@@ -98,6 +98,13 @@ impl Capturer {
         answer
     }
 
+    /// The same of a thread of which nobody has told, and only if it sleeps: whose stack it is shows on the stack.
+    pub(crate) fn capture_asleep(&mut self, tid: u32) -> Result<Capture, CannotCapture> {
+        let answer = self.taker.take_asleep(&Subject { tid, bounds: None, is_same: &|| true });
+        self.counts.count(&answer);
+        answer
+    }
+
     /// The functions on a stack, with their names. Some 100 us, and milliseconds the first time; where there is debug info,
     /// hundreds of them.
     pub(crate) fn tell(&mut self, capture: &Capture) -> StackTrace {

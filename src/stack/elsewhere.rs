@@ -24,6 +24,10 @@ impl Taker {
         Err(CannotCapture::NotSupported)
     }
 
+    pub(super) fn take_asleep(&mut self, subject: &Subject<'_>) -> Result<Capture, CannotCapture> {
+        self.take(subject)
+    }
+
     pub(super) fn abandoned(&self) -> u64 {
         0
     }

@@ -6,26 +6,38 @@ use crate::owner::Whom;
 use crate::{clock, slot, threads};
 use std::collections::{HashMap, VecDeque};
 
-/// A thread that is stuck.
+/// A thread that is stuck, or some of which nobody has told.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stuck {
     pub(crate) place: Place,
-    pub(crate) whom: Whom,
+    pub(crate) who: Who,
     pub(crate) since: u64,
+}
+
+/// Which thread it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Who {
+    Known(Whom),
+    /// So many of the workers that a runtime has, and nobody has told which threads those are.
+    Among {
+        stuck: u64,
+        workers: u64,
+    },
 }
 
 impl Stuck {
     /// Whether the thread is still in what it was stuck in, as far as that is known.
     pub(crate) fn is_still(&self) -> bool {
+        let Who::Known(whom) = self.who else { return true };
         match self.place {
             Place::Poll(op) | Place::Execution(op) => {
                 let now = clock::now();
                 let is_it = |activity: Activity| activity.op() == op && activity.start(now) == self.since;
-                let slot = slot::all().find(|slot| slot.whom() == Some(self.whom));
+                let slot = slot::all().find(|slot| slot.whom() == Some(whom));
                 slot.is_some_and(|slot| slot.activities().into_iter().flatten().any(is_it))
             }
             Place::Worker(_) => {
-                let thread = threads::all().find(|thread| thread.whom == Some(self.whom));
+                let thread = threads::all().find(|thread| thread.whom == Some(whom));
                 let is_active = |since: Option<u64>| since.is_some_and(|since| since <= self.since);
                 thread.is_some_and(|thread| !thread.hooked || is_active(thread.active_since))
             }
@@ -53,7 +65,7 @@ struct Asked {
 /// What has been asked for so far.
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
-    known: HashMap<(Whom, u64), Asked>,
+    known: HashMap<(Place, Who, u64), Asked>,
     /// When the last ones were, as many as a minute may have.
     recent: VecDeque<u64>,
     /// How many were left out because of that.
@@ -69,8 +81,8 @@ impl Asks {
         }
         let mut due = Vec::new();
         for thread in stuck {
-            let asked =
-                self.known.entry((thread.whom, thread.since)).or_insert(Asked { times: 0, next: now, seen: true });
+            let key = (thread.place, thread.who, thread.since);
+            let asked = self.known.entry(key).or_insert(Asked { times: 0, next: now, seen: true });
             asked.seen = true;
             if asked.times >= OF_ONE || asked.next > now || due.len() >= AT_ONCE {
                 continue;
@@ -102,7 +114,7 @@ mod tests {
         if PLACE.tid().is_none() {
             PLACE.enter();
         }
-        Some(Stuck { place: Place::Poll(1), whom: PLACE.whom()?, since })
+        Some(Stuck { place: Place::Poll(1), who: Who::Known(PLACE.whom()?), since })
     }
 
     #[test]
@@ -113,7 +125,7 @@ mod tests {
         let slot = || slot::all().find(|slot| slot.tid() == crate::evidence::thread_id());
         let whom = slot().and_then(slot::Slot::whom).unwrap_or_else(|| panic!("it is listed"));
         let start = slot().and_then(|slot| Some(slot.activities()[depth]?.start(clock::now()))).unwrap_or(0);
-        let stuck = Stuck { place: Place::Poll(77), whom, since: start };
+        let stuck = Stuck { place: Place::Poll(77), who: Who::Known(whom), since: start };
         assert!(stuck.is_still());
         assert!(!Stuck { place: Place::Poll(78), ..stuck }.is_still());
         own.leave(depth);

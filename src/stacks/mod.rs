@@ -9,11 +9,13 @@ mod folded;
 mod locks;
 #[cfg(feature = "stacks")]
 mod reader;
+#[cfg(feature = "stacks")]
+mod search;
 mod told;
 mod tree;
 
 #[cfg(feature = "stacks")]
-pub(crate) use ask::{Asks, Stuck};
+pub(crate) use ask::{Asks, Stuck, Who};
 pub(crate) use captures::Captures;
 pub use captures::StackGroup;
 #[cfg(feature = "stacks")]

@@ -2,7 +2,7 @@
 //! longer than a look may, the first time that a program's tables are read.
 
 use super::dump::{self, ThreadDump};
-use super::{Stuck, Taken};
+use super::{Stuck, Taken, Who, search};
 use crate::clock;
 use crate::figures::count;
 use crate::frame::StackTrace;
@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// So many can be asked for and not taken yet.
 const WAITING: usize = 64;
+/// After a search for threads of which nobody has told comes a rest of so many times as long.
+const RESTS: u64 = 20;
+const LONGEST_REST: u64 = 1_000_000_000;
 /// Why there is no stack where this crate is at fault.
 const FAILED: &str = "taking or naming it failed, by a fault of the detector's own";
 /// The thread is given so long to end; what it is in the middle of may take longer.
@@ -125,17 +128,22 @@ impl fmt::Debug for Reader {
 impl Shared {
     fn run(&self, signals: bool) {
         let mut capturer = Capturer::new(signals);
+        // What is to be searched for, and not before when.
+        let (mut wanted, mut rested) = (None, 0);
         // Acquire: pairs with the Release of the drop.
         while !self.over.load(Ordering::Acquire) {
             // What is stuck comes first: who asks for dumps all the time keeps nobody from it.
             if let Some(stuck) = self.asked.pop() {
+                match stuck.who {
+                    Who::Known(whom) => self.take_known(&mut capturer, signals, &stuck, whom),
+                    // One that is asked for again is the same.
+                    Who::Among { .. } => wanted = Some(stuck),
+                }
+            } else if let Some(stuck) = wanted.take_if(|_| rested <= clock::now()) {
                 let at = clock::now();
-                let answer = self.guarded(&mut capturer, signals, |capturer| {
-                    let found = take(capturer, &stuck.whom);
-                    // It has been in there until now, or else its stack is of something that came later.
-                    if stuck.is_still() { found } else { found.and(Err(CannotCapture::Over)) }
-                });
-                self.tell(stuck, at, answer);
+                self.search(&mut capturer, signals, &stuck);
+                let now = clock::now();
+                rested = now.saturating_add(now.saturating_sub(at).saturating_mul(RESTS).min(LONGEST_REST));
             } else if let Some(answer) = self.dumps.pop() {
                 // Who asked may have given up. Without an answer he need not wait until he does.
                 if let Some(dump) = self.guarded(&mut capturer, signals, dump::of_all) {
@@ -144,8 +152,32 @@ impl Shared {
             } else {
                 // The next will be of another time.
                 let _ = self.guarded(&mut capturer, signals, Capturer::refresh);
-                thread::park();
+                match wanted {
+                    Some(_) => thread::park_timeout(Duration::from_nanos(rested.saturating_sub(clock::now()))),
+                    None => thread::park(),
+                }
             }
+        }
+    }
+
+    fn take_known(&self, capturer: &mut Capturer, signals: bool, stuck: &Stuck, whom: Whom) {
+        let at = clock::now();
+        let answer = self.guarded(capturer, signals, |capturer| {
+            let found = take(capturer, &whom);
+            // It has been in there until now, or else its stack is of something that came later.
+            if stuck.is_still() { found } else { found.and(Err(CannotCapture::Over)) }
+        });
+        self.tell(stuck, whom.tid, at, answer.map(|found| found.map_err(CannotCapture::text)));
+    }
+
+    /// Takes the stacks of those of whom nobody has told, if it follows which they are.
+    fn search(&self, capturer: &mut Capturer, signals: bool, stuck: &Stuck) {
+        let Who::Among { stuck: count, workers } = stuck.who else { return };
+        let at = clock::now();
+        match self.guarded(capturer, signals, |capturer| search::stuck_workers(capturer, count, workers)) {
+            Some(Ok(found)) => found.into_iter().for_each(|(tid, found)| self.tell(stuck, tid, at, Some(Ok(found)))),
+            Some(Err(why)) => self.tell(stuck, 0, at, Some(Err(why))),
+            None => self.tell(stuck, 0, at, None),
         }
     }
 
@@ -162,19 +194,19 @@ impl Shared {
     }
 
     /// `None`: taking it has failed.
-    fn tell(&self, stuck: Stuck, at: u64, answer: Option<Result<Found, CannotCapture>>) {
-        let Stuck { place, whom, since } = stuck;
+    fn tell(&self, stuck: &Stuck, tid: u32, at: u64, answer: Option<Result<Found, &'static str>>) {
+        let Stuck { place, since, .. } = *stuck;
         let found = answer.as_ref().and_then(|answer| answer.as_ref().ok());
         let (asleep, futex) = found.map_or((false, None), |found| (found.asleep, found.futex));
         let trace = match answer {
             Some(answer) => {
                 let kind = if answer.is_ok() { &self.figures.stacks_taken } else { &self.figures.stacks_refused };
                 count(kind, 1);
-                answer.map(|found| Arc::new(found.trace)).map_err(CannotCapture::text)
+                answer.map(|found| Arc::new(found.trace))
             }
             None => Err(FAILED),
         };
-        self.taken.push(Taken { place, tid: whom.tid, since, at, asleep, futex, trace });
+        self.taken.push(Taken { place, tid, since, at, asleep, futex, trace });
     }
 }
 
@@ -183,7 +215,7 @@ pub(super) struct Found {
     pub(super) trace: StackTrace,
     /// It slept in a system call, and at which futex, if it was that.
     pub(super) asleep: bool,
-    futex: Option<u64>,
+    pub(super) futex: Option<u64>,
 }
 
 pub(super) fn take(capturer: &mut Capturer, whom: &Whom) -> Result<Found, CannotCapture> {
@@ -210,15 +242,15 @@ mod tests {
             over: AtomicBool::new(false),
         };
         let whom = THIS.whom().unwrap_or_else(|| panic!("this thread is known"));
-        let stuck = Stuck { place: crate::stacks::Place::Poll(1), whom, since: 1 };
+        let stuck = Stuck { place: crate::stacks::Place::Poll(1), who: Who::Known(whom), since: 1 };
         let mut capturer = Capturer::new(false);
         // The hook of a panic prints.
         let fault = |_: &mut Capturer| panic::resume_unwind(Box::new("a fault"));
         let answer = shared.guarded(&mut capturer, false, fault);
-        shared.tell(stuck, 2, answer);
+        shared.tell(&stuck, 7, 2, answer);
         assert_eq!(shared.taken.pop().and_then(|taken| taken.trace.err()), Some(FAILED));
-        let answer = shared.guarded(&mut capturer, false, |_| Err(CannotCapture::Computing));
-        shared.tell(stuck, 2, answer);
+        let answer = shared.guarded(&mut capturer, false, |_| Err(CannotCapture::Computing.text()));
+        shared.tell(&stuck, 7, 2, answer);
         assert_eq!(shared.taken.pop().and_then(|taken| taken.trace.err()), Some(CannotCapture::Computing.text()));
         let read = |figure: &std::sync::atomic::AtomicU64| figure.load(Ordering::Relaxed);
         let counted = (read(&figures.stacks_failed), read(&figures.stacks_refused), read(&figures.stacks_taken));

@@ -95,6 +95,12 @@ pub(super) fn runs_something(frames: &[Frame]) -> bool {
     frames.iter().any(|frame| is_runner(frame) && (frame.kind == FrameKind::Detector || !is_named(frame, &WAITS)))
 }
 
+/// What a thread does inside Tokio's worker; none where it is no worker. A worker is itself run by the blocking pool.
+pub(super) fn inside_worker(frames: &[Frame]) -> Option<&[Frame]> {
+    let is_worker = |frame: &Frame| frame.kind == FrameKind::Runtime && is_named(frame, &["multi_thread::worker::"]);
+    frames.iter().rposition(is_worker).map(|at| &frames[..at])
+}
+
 /// What lies within the innermost function that runs what others have made.
 pub(super) fn within_runner(frames: &[Frame]) -> &[Frame] {
     let at = frames.iter().position(is_runner).filter(|&at| at > 0);
@@ -314,6 +320,29 @@ pub(super) mod tests {
         assert_eq!(within_runner(&opens.frames).len(), 2);
         let parked = trace(&["epoll_wait", "tokio::runtime::scheduler::multi_thread::worker::Context::park", start]);
         assert!(!runs_something(&parked.frames));
+    }
+
+    #[test]
+    fn a_worker_is_told_from_a_thread_of_the_pool_which_it_is_as_well() {
+        let base = [
+            "tokio::runtime::scheduler::multi_thread::worker::run",
+            "tokio::runtime::blocking::task::BlockingTask::poll",
+            "tokio::runtime::task::raw::poll",
+            "tokio::runtime::blocking::pool::Inner::run",
+        ];
+        let in_poll = |inner: &[&str]| {
+            let trace = trace(&[inner, &base].concat());
+            inside_worker(&trace.frames).map(runs_something)
+        };
+        assert_eq!(in_poll(&["epoll_wait", "tokio::runtime::io::driver::Driver::turn"]), Some(false));
+        assert_eq!(
+            in_poll(&["syscall", "tokio::runtime::scheduler::multi_thread::worker::Context::park"]),
+            Some(false)
+        );
+        let run = "tokio::runtime::scheduler::multi_thread::worker::Context::run_task";
+        assert_eq!(in_poll(&["read", "app::load", "tokio::runtime::task::raw::poll", run]), Some(true));
+        let job = trace(&["read", "app::load", base[1], base[2], base[3]]);
+        assert!(inside_worker(&job.frames).is_none());
     }
 
     #[test]

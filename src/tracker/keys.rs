@@ -5,6 +5,8 @@ use crate::counted::Counted;
 use crate::episode::Key;
 use crate::facts::RuntimeFacts;
 use crate::sample::{Excused, Frozen, Held, OpSample, RuntimeSample, Sample};
+#[cfg(feature = "stacks")]
+use crate::stacks::Who;
 
 /// A worker that computes and publishes nothing is in one poll, or in an unbroken row of up to 61: only from so many times
 /// the threshold on are those polls long by themselves. So it is where nobody knows what its thread does.
@@ -124,6 +126,16 @@ impl Tracker {
             Key::Wait(op) => self.open.contains_key(key) || runtime_of(*op).is_none_or(|of| !stuck.contains(&of)),
             _ => true,
         });
+    }
+
+    /// How many workers of a runtime are stuck in what nobody wrapped without it being known which threads they are, and
+    /// since when the first of them is.
+    #[cfg(feature = "stacks")]
+    pub(super) fn stuck_unknown(runtime: &RuntimeSample, sample: &Sample) -> Option<(Who, u64)> {
+        let stuck = sample.stuck_unwrapped(runtime, |frozen| is_stuck(frozen, sample));
+        let unknown = || stuck.iter().filter(|frozen| frozen.whom.is_none());
+        let since = unknown().map(|frozen| frozen.seen_since).min()?;
+        Some((Who::Among { stuck: unknown().count() as u64, workers: runtime.workers }, since))
     }
 
     fn of_runtime(&self, runtime: &RuntimeSample, sample: &Sample, fresh: &[Counted], keys: &mut Vec<Key>) {

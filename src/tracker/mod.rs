@@ -15,9 +15,11 @@ use crate::facts::Facts;
 use crate::incident::{Incident, IncidentChange, State};
 use crate::judge;
 use crate::lately::Plus;
+#[cfg(feature = "stacks")]
+use crate::sample::Frozen;
 use crate::sample::{Excused, Sample};
 #[cfg(feature = "stacks")]
-use crate::stacks::{Place, Stuck};
+use crate::stacks::{Place, Stuck, Who};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -171,18 +173,22 @@ impl Tracker {
     #[cfg(feature = "stacks")]
     pub(crate) fn stuck<'a>(&'a self, sample: &'a Sample) -> impl Iterator<Item = Stuck> + 'a {
         let (overdue, executions) = (sample.overdue.iter(), sample.executions.iter());
-        let polls = overdue.map(|held| (Place::Poll(held.op), held.whom, held.began));
-        let calls = executions.map(|held| (Place::Execution(held.op), held.whom, held.began));
+        let polls = overdue.map(|held| (Place::Poll(held.op), held.whom.map(Who::Known), held.began));
+        let calls = executions.map(|held| (Place::Execution(held.op), held.whom.map(Who::Known), held.began));
         let workers = sample.runtimes.iter().flat_map(|runtime| {
             let place = runtime.runtime.map(Place::Worker);
-            runtime.frozen.iter().filter_map(move |frozen| Some((place?, frozen.whom, frozen.seen_since)))
+            let known = |frozen: &Frozen| Some((place?, Some(Who::Known(frozen.whom?)), frozen.seen_since));
+            let known: Vec<_> = runtime.frozen.iter().filter_map(known).collect();
+            known
+                .into_iter()
+                .chain(Self::stuck_unknown(runtime, sample).and_then(|(who, since)| Some((place?, Some(who), since))))
         });
         let wanted = move |place: &Place| self.open.keys().any(|key| concerns(*key, *place, sample));
         polls
             .chain(workers)
             .chain(calls)
             .filter(move |(place, ..)| wanted(place))
-            .filter_map(|(place, whom, since)| Some(Stuck { place, whom: whom?, since }))
+            .filter_map(|(place, who, since)| Some(Stuck { place, who: who?, since }))
     }
 
     /// Ends all that is open.

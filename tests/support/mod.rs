@@ -132,6 +132,10 @@ impl Keeper {
         drop(changed.wait_while(open, |open| !*open).unwrap_or_else(PoisonError::into_inner));
     }
 
+    pub(crate) fn is_open(&self) -> bool {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn open(&self) {
         let (open, changed) = &*self.0;
         *open.lock().unwrap_or_else(PoisonError::into_inner) = true;

@@ -88,6 +88,15 @@ impl Taker {
         Err(CannotCapture::Restless)
     }
 
+    /// No signal is sent, whatever the thread does.
+    pub(in crate::stack) fn take_asleep(&mut self, subject: &Subject<'_>) -> Result<Capture, CannotCapture> {
+        let task = Task::open(subject.tid)?;
+        match asleep::take(&task, subject, &mut self.memory, false)? {
+            Seen::Asleep(capture) => Ok(capture),
+            Seen::Computing(_) => Err(CannotCapture::Computing),
+        }
+    }
+
     /// How many buffers had to be left to a thread that had begun to fill them and came to no end.
     pub(in crate::stack) fn abandoned(&self) -> u64 {
         self.signals.as_ref().map_or(0, |signals| signals.abandoned)
