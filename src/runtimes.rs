@@ -246,6 +246,7 @@ fn told(id: runtime::Id, seen: &Seen, sample: &Sample, now: u64) -> RuntimeSampl
             .canary
             .pending_since
             .is_some_and(|at| now.saturating_sub(at).saturating_sub(without_cpu(at)) >= AT_ONCE),
+        canary_sent: seen.canary.pending_since,
         canary_passed: None,
         probe: seen.fresh.pending_since.map(|at| without_shortage(sample, at, now)),
         depth: seen.global_queue as u64,

@@ -282,6 +282,42 @@ fn those_who_hold_a_pool_are_told_together() {
     });
 }
 
+/// The verdict on a pool of three threads that are held by calls which nobody wrapped.
+#[track_caller]
+fn unwrapped_pool(hooked: bool) -> Arc<Incident> {
+    let _one = exclusive();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).max_blocking_threads(3).enable_all();
+    let runtime = if hooked { starvation::hooks(&mut builder) } else { &mut builder }.build().unwrap();
+    let detector = with_stacks(&runtime, Stacks::Asleep);
+    let gate = Gate::default();
+    for _ in 0..3 {
+        let keeper = gate.keeper();
+        runtime.spawn_blocking(move || fetches(&keeper));
+    }
+    // Of a runtime that does nothing nobody asks how its pool is.
+    runtime.spawn(async {
+        loop {
+            tokio::time::sleep(MS).await;
+        }
+    });
+    eventually("where the threads of the pool are", || {
+        let all = detector.incidents();
+        all.into_iter().find(|incident| incident.diagnosis.evidence.contains("3 of those threads were found at"))
+    })
+}
+
+#[test]
+fn who_holds_a_pool_without_being_wrapped_is_told_by_its_place() {
+    for hooked in [true, false] {
+        let incident = unwrapped_pool(hooked);
+        assert_eq!((incident.cause, incident.op), (Cause::PoolSaturated, None), "{incident}");
+        let group = incident.stacks.first().unwrap();
+        assert_eq!((group.threads, group.op, group.asleep), (3, None, true), "{group}");
+        assert!(group.to_string().contains("fetches"), "{group}");
+    }
+}
+
 #[test]
 fn nothing_is_taken_that_was_not_asked_for() {
     let _one = exclusive();

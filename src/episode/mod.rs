@@ -351,7 +351,7 @@ pub(crate) fn concerns(key: Key, place: Place, sample: &Sample) -> bool {
         (Key::Pool(of), Place::Execution(op)) => runtime_of(op) == Some(of),
         (Key::Jobs(of) | Key::Lost(of), Place::Execution(op)) => of == op,
         (Key::Nested(inner), Place::Execution(op)) => sample.op(inner).is_some_and(|inner| inner.nested_in == Some(op)),
-        (Key::Workers(of), Place::Worker(runtime)) => of == runtime,
+        (Key::Workers(of), Place::Worker(runtime)) | (Key::Pool(of), Place::Pool(runtime)) => of == runtime,
         _ => false,
     }
 }

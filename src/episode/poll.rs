@@ -160,7 +160,7 @@ pub(super) fn sharers(look: &Look<'_>) -> Vec<String> {
     for (place, told) in look.facts.locks.others(lock, |place| super::concerns(look.key, place, look.sample)) {
         let name = match place {
             Place::Poll(op) | Place::Execution(op) => look.sample.op(op).map(|op| op.site.name),
-            Place::Worker(_) => None,
+            Place::Worker(_) | Place::Pool(_) => None,
         };
         let sharer = name.map_or_else(|| format!("what is at {told}"), |name| format!("`{name}` at {told}"));
         if !sharers.contains(&sharer) && sharers.len() < SHARERS {

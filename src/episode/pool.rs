@@ -307,6 +307,7 @@ impl Calls {
             cpus: look.facts.cpus,
             enough: crowd.enough,
             waits_inside: self.waits_inside(look),
+            unwrapped: look.captures.unwrapped(),
         }
     }
 

@@ -23,8 +23,10 @@ pub(crate) struct RuntimeSample {
     pub(crate) beat_late: Option<u64>,
     /// How long the observer's own call waited for a thread of its pool, or has been waiting.
     pub(crate) canary: Option<u64>,
-    /// One is waiting now. When the last was sent that did not have to.
+    /// One is waiting now, and when that was sent. When the last was sent that did not have to.
     pub(crate) canary_waits: bool,
+    #[cfg_attr(not(feature = "stacks"), allow(dead_code, reason = "only who takes stacks asks"))]
+    pub(crate) canary_sent: Option<u64>,
     pub(crate) canary_passed: Option<u64>,
     /// The same of an empty task, where one was sent.
     pub(crate) probe: Option<u64>,

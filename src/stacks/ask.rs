@@ -23,6 +23,10 @@ pub(crate) enum Who {
         stuck: u64,
         workers: u64,
     },
+    /// All threads of a pool that are in what nobody wrapped; its runtime has so many workers.
+    OfPool {
+        workers: u64,
+    },
 }
 
 impl Stuck {
@@ -36,7 +40,7 @@ impl Stuck {
                 let slot = slot::all().find(|slot| slot.whom() == Some(whom));
                 slot.is_some_and(|slot| slot.activities().into_iter().flatten().any(is_it))
             }
-            Place::Worker(_) => {
+            Place::Worker(_) | Place::Pool(_) => {
                 let thread = threads::all().find(|thread| thread.whom == Some(whom));
                 let is_active = |since: Option<u64>| since.is_some_and(|since| since <= self.since);
                 thread.is_some_and(|thread| !thread.hooked || is_active(thread.active_since))

@@ -154,6 +154,14 @@ impl Captures {
         places
     }
 
+    /// Where most threads of a pool are that are in what nobody wrapped, and how many those are.
+    pub(crate) fn unwrapped(&self) -> Option<(u64, String)> {
+        let of_pool = |of: &Vec<&Seen>| matches!(of.first().map(|seen| seen.place), Some(Place::Pool(_)));
+        let groups = self.asleep().chain(self.computing()).filter(of_pool).map(|of| group(&of, |_| None));
+        let most = groups.max_by_key(|group| (group.threads, group.captures))?;
+        Some((most.threads, Told::by(&most.stack, most.asleep)?.place))
+    }
+
     /// The stack of most threads of an op as lines, the innermost first: what was called, and the functions of the user's.
     pub(crate) fn lines(&self, op: u32) -> Option<Vec<String>> {
         let of_op = |seen: &&Seen| matches!(seen.place, Place::Poll(of) | Place::Execution(of) if of == op);
@@ -188,7 +196,7 @@ fn group(of: &[&Seen], name: impl Fn(u32) -> Option<&'static str>) -> StackGroup
     StackGroup {
         op: first.and_then(|first| match first.place {
             Place::Poll(op) | Place::Execution(op) => name(op),
-            Place::Worker(_) => None,
+            Place::Worker(_) | Place::Pool(_) => None,
         }),
         threads: stalls.len() as u64,
         captures: of.iter().map(|seen| seen.times).sum(),

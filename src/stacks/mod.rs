@@ -40,6 +40,8 @@ pub(crate) enum Place {
     Execution(u32),
     /// Whatever a worker of this runtime does that nobody wrapped.
     Worker(runtime::Id),
+    /// Whatever a thread of this runtime's blocking pool does that nobody wrapped.
+    Pool(runtime::Id),
 }
 
 /// The stack of a thread, or why there is none.

@@ -1,8 +1,9 @@
 //! The thread that takes stacks: the observer says whose, and goes on looking. To name the functions of a stack can take
 //! longer than a look may, the first time that a program's tables are read.
 
+use super::ask::A_MINUTE;
 use super::dump::{self, ThreadDump};
-use super::{Stuck, Taken, Who, search};
+use super::{Place, Stuck, Taken, Who, search};
 use crate::clock;
 use crate::figures::count;
 use crate::frame::StackTrace;
@@ -23,6 +24,8 @@ const WAITING: usize = 64;
 /// After a search for threads of which nobody has told comes a rest of so many times as long.
 const RESTS: u64 = 20;
 const LONGEST_REST: u64 = 1_000_000_000;
+/// And for each that was found so long: no more are taken than a minute may have.
+const REST_FOR_ONE: u64 = 60_000_000_000 / A_MINUTE as u64;
 /// Why there is no stack where this crate is at fault.
 const FAILED: &str = "taking or naming it failed, by a fault of the detector's own";
 /// The thread is given so long to end; what it is in the middle of may take longer.
@@ -137,13 +140,14 @@ impl Shared {
                 match stuck.who {
                     Who::Known(whom) => self.take_known(&mut capturer, signals, &stuck, whom),
                     // One that is asked for again is the same.
-                    Who::Among { .. } => wanted = Some(stuck),
+                    Who::Among { .. } | Who::OfPool { .. } => wanted = Some(stuck),
                 }
             } else if let Some(stuck) = wanted.take_if(|_| rested <= clock::now()) {
                 let at = clock::now();
-                self.search(&mut capturer, signals, &stuck);
+                let found = self.search(&mut capturer, signals, &stuck);
                 let now = clock::now();
-                rested = now.saturating_add(now.saturating_sub(at).saturating_mul(RESTS).min(LONGEST_REST));
+                let rest = now.saturating_sub(at).saturating_mul(RESTS).min(LONGEST_REST);
+                rested = now.saturating_add(rest.max(found.saturating_mul(REST_FOR_ONE)));
             } else if let Some(answer) = self.dumps.pop() {
                 // Who asked may have given up. Without an answer he need not wait until he does.
                 if let Some(dump) = self.guarded(&mut capturer, signals, dump::of_all) {
@@ -170,15 +174,21 @@ impl Shared {
         self.tell(stuck, whom.tid, at, answer.map(|found| found.map_err(CannotCapture::text)));
     }
 
-    /// Takes the stacks of those of whom nobody has told, if it follows which they are.
-    fn search(&self, capturer: &mut Capturer, signals: bool, stuck: &Stuck) {
-        let Who::Among { stuck: count, workers } = stuck.who else { return };
+    /// Takes the stacks of those of whom nobody has told, if it follows which they are. Returns how many.
+    fn search(&self, capturer: &mut Capturer, signals: bool, stuck: &Stuck) -> u64 {
         let at = clock::now();
-        match self.guarded(capturer, signals, |capturer| search::stuck_workers(capturer, count, workers)) {
+        let found = self.guarded(capturer, signals, |capturer| match (stuck.who, stuck.place) {
+            (Who::Among { stuck, workers }, _) => search::stuck_workers(capturer, stuck, workers),
+            (Who::OfPool { workers }, Place::Pool(runtime)) => search::pool_threads(capturer, runtime, workers),
+            _ => Ok(Vec::new()),
+        });
+        let count = found.as_ref().map_or(0, |found| found.as_ref().map_or(0, Vec::len));
+        match found {
             Some(Ok(found)) => found.into_iter().for_each(|(tid, found)| self.tell(stuck, tid, at, Some(Ok(found)))),
             Some(Err(why)) => self.tell(stuck, 0, at, Some(Err(why))),
             None => self.tell(stuck, 0, at, None),
         }
+        count as u64
     }
 
     /// What has to do with memory and files of any kind may have a fault that nobody has met yet. It must not end the thread:
@@ -242,7 +252,7 @@ mod tests {
             over: AtomicBool::new(false),
         };
         let whom = THIS.whom().unwrap_or_else(|| panic!("this thread is known"));
-        let stuck = Stuck { place: crate::stacks::Place::Poll(1), who: Who::Known(whom), since: 1 };
+        let stuck = Stuck { place: Place::Poll(1), who: Who::Known(whom), since: 1 };
         let mut capturer = Capturer::new(false);
         // The hook of a panic prints.
         let fault = |_: &mut Capturer| panic::resume_unwind(Box::new("a fault"));

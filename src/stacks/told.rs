@@ -96,9 +96,21 @@ pub(super) fn runs_something(frames: &[Frame]) -> bool {
 }
 
 /// What a thread does inside Tokio's worker; none where it is no worker. A worker is itself run by the blocking pool.
+#[cfg(any(feature = "stacks", test))]
 pub(super) fn inside_worker(frames: &[Frame]) -> Option<&[Frame]> {
-    let is_worker = |frame: &Frame| frame.kind == FrameKind::Runtime && is_named(frame, &["multi_thread::worker::"]);
-    frames.iter().rposition(is_worker).map(|at| &frames[..at])
+    inside(frames, "multi_thread::worker::")
+}
+
+/// What a thread of a blocking pool does there; none where it is not of one.
+#[cfg(any(feature = "stacks", test))]
+pub(super) fn inside_pool(frames: &[Frame]) -> Option<&[Frame]> {
+    inside(frames, "::blocking::pool")
+}
+
+#[cfg(any(feature = "stacks", test))]
+fn inside<'a>(frames: &'a [Frame], outer: &str) -> Option<&'a [Frame]> {
+    let is_it = |frame: &Frame| frame.kind == FrameKind::Runtime && is_named(frame, &[outer]);
+    frames.iter().rposition(is_it).map(|at| &frames[..at])
 }
 
 /// What lies within the innermost function that runs what others have made.
@@ -343,6 +355,9 @@ pub(super) mod tests {
         assert_eq!(in_poll(&["read", "app::load", "tokio::runtime::task::raw::poll", run]), Some(true));
         let job = trace(&["read", "app::load", base[1], base[2], base[3]]);
         assert!(inside_worker(&job.frames).is_none());
+        assert!(inside_pool(&job.frames).is_some_and(runs_something));
+        let idle = trace(&["syscall", "parking_lot::condvar::Condvar::wait_for", base[3]]);
+        assert_eq!(inside_pool(&idle.frames).map(runs_something), Some(false));
     }
 
     #[test]

@@ -183,9 +183,18 @@ impl Tracker {
                 .into_iter()
                 .chain(Self::stuck_unknown(runtime, sample).and_then(|(who, since)| Some((place?, Some(who), since))))
         });
+        let pools = sample.runtimes.iter().filter_map(|runtime| {
+            let on_it = sample.ops.iter().filter(|op| op.site.runtime == runtime.runtime);
+            let executing: u64 = on_it.map(|op| op.executing).sum();
+            let held = runtime.canary_waits && runtime.cap.is_none_or(|cap| executing < cap);
+            let since = runtime.canary_sent.filter(|_| held)?;
+            let workers = if runtime.current_thread { 0 } else { runtime.workers };
+            Some((Place::Pool(runtime.runtime?), Some(Who::OfPool { workers }), since))
+        });
         let wanted = move |place: &Place| self.open.keys().any(|key| concerns(*key, *place, sample));
         polls
             .chain(workers)
+            .chain(pools)
             .chain(calls)
             .filter(move |(place, ..)| wanted(place))
             .filter_map(|(place, who, since)| Some(Stuck { place, who: who?, since }))

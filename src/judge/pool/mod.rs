@@ -94,6 +94,8 @@ pub(crate) struct Pool {
     pub(crate) enough: u64,
     /// An op whose waits for something that is handed out pass on threads of this pool.
     pub(crate) waits_inside: Option<&'static str>,
+    /// Where in the code most of its threads were found that are in calls which nobody wrapped, and how many those were.
+    pub(crate) unwrapped: Option<(u64, String)>,
 }
 
 /// The verdict on a pool, and whether it is of who holds its threads.
@@ -169,6 +171,10 @@ impl Pool {
         // Where nothing else waits that has been said already.
         if self.waiting > 0 || self.most_waiting > 0 {
             evidence += &format!(", and a call of the detector's own waited for {canary:.1?}");
+        }
+        if let Some((threads, place)) = &self.unwrapped {
+            let were = if *threads == 1 { "was" } else { "were" };
+            evidence += &format!("; {threads} of those threads {were} found at {place}");
         }
         let advice = "Files, name lookups (every connect to a host name), stdin and stdout use this pool, too. Give it more \
                       threads if what they do is wait; wrap its other users to see who holds them";

@@ -362,6 +362,7 @@ impl Timeline {
             if let Some(pool) = self.stations.iter().find(|station| station.runtime == Some(at)) {
                 let waits = pool.canary.pending.map(|sent| (now - sent).saturating_sub(pauses.since(sent)));
                 runtime.canary = waits.or(pool.canary.last);
+                runtime.canary_sent = pool.canary.pending;
                 runtime.canary_waits = waits.is_some_and(|wait| wait >= 10 * MS);
                 runtime.canary_passed = pool.canary.passed;
             }
