@@ -83,14 +83,15 @@ pub struct StackTrace {
     pub complete: bool,
 }
 
-/// As `function (file:line)`, or as much of that as is known.
+/// As `function (file:line)`, or as much of that as is known: without a name `module+0xoffset [build id]`, and with `{:#}`
+/// without the build id.
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.function {
             Some(function) => f.write_str(function)?,
             None => {
                 write!(f, "{}+{:#x}", self.module, self.offset)?;
-                if let Some(build_id) = &self.build_id {
+                if let Some(build_id) = self.build_id.as_ref().filter(|_| !f.alternate()) {
                     write!(f, " [{build_id}]")?;
                 }
             }
@@ -115,11 +116,41 @@ impl fmt::Display for StackTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, frame) in self.frames.iter().enumerate() {
             let mark = if self.culprit == Some(number) { '>' } else { ' ' };
-            writeln!(f, "{mark}{number:4}: {frame}")?;
+            write!(f, "{mark}{number:4}: ")?;
+            // The build id of a module once is enough.
+            let is_told = |outer: &Frame| outer.function.is_none() && outer.build_id == frame.build_id;
+            match self.frames[..number].iter().any(is_told) {
+                true => writeln!(f, "{frame:#}")?,
+                false => writeln!(f, "{frame}")?,
+            }
         }
         if !self.complete {
             writeln!(f, "      ... the outer ones are not known")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(starvation_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_id_of_a_module_is_told_once() {
+        let frame = |module: &str, offset| Frame {
+            function: None,
+            symbol: None,
+            file: None,
+            line: None,
+            module: module.to_owned(),
+            offset,
+            start: None,
+            build_id: Some(module.repeat(4)),
+            kind: FrameKind::Unknown,
+            inlined: false,
+        };
+        let frames = vec![frame("ab", 16), frame("ab", 32), frame("cd", 16)];
+        let text = StackTrace { frames, culprit: Some(1), complete: true }.to_string();
+        assert_eq!(text, "    0: ab+0x10 [abababab]\n>   1: ab+0x20\n    2: cd+0x10 [cdcdcdcd]\n");
     }
 }
