@@ -8,7 +8,8 @@ use tokio::runtime::Builder;
 /// Prepares a runtime before it is built, so that the detector knows its threads: which are workers, when they park, and
 /// how many the blocking pool may have.
 ///
-/// Optional. Call it last on a builder, since it reads what was set before. It takes the builder's `on_thread_start`,
+/// Optional. Call it last on a builder, since it reads what was set before: a limit of the pool that is set later shows only
+/// when a call has waited for a second, as without it. It takes the builder's `on_thread_start`,
 /// `on_thread_park` and `on_thread_unpark` callbacks, replacing those that were set before; callbacks of yours that are set
 /// afterwards replace these, which costs the detector what they would have told it and does no other harm. Under
 /// `--cfg tokio_unstable` it takes `on_before_task_poll`, too, to tell one long poll from a row of short ones.

@@ -76,6 +76,7 @@ mod blocking;
 mod builder;
 mod burst;
 mod call;
+mod cap;
 mod cause;
 mod clock;
 mod conduct;

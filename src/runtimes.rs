@@ -1,6 +1,7 @@
 //! The runtimes that the observer looks at, wrapped or not, and what each look at them says.
 
 use crate::activity::{Activity, Kind};
+use crate::cap::Cap;
 use crate::evidence::{self, ThreadLimits};
 use crate::op;
 use crate::parity::Frozen;
@@ -47,6 +48,7 @@ pub(crate) struct Watched {
     refused: Arc<AtomicBool>,
     /// What limited them when one was last refused.
     limits: Option<ThreadLimits>,
+    cap: Cap,
     errands: Arc<Errands>,
     trips: trips::Counter,
     /// By worker: how many polls it had begun, and since when it has not begun another.
@@ -69,6 +71,7 @@ impl Watched {
             tried: 0,
             refused: Arc::default(),
             limits: None,
+            cap: Cap::default(),
             errands: Arc::clone(errands),
             trips: trips::Counter::default(),
             polls: HashMap::new(),
@@ -119,6 +122,7 @@ impl Watched {
         let held = sample.executions.iter().find(|held| sample.op(held.op).as_ref().is_some_and(on_it));
         let stack = held.and_then(|held| held.whom?.stack()).map(|stack| stack.end - stack.start);
         let refused = self.is_refused(now, waits || told.canary_waits, executing, stack, &told);
+        told.cap = self.cap.look(told.cap, told.pool_threads, told.canary.filter(|_| told.canary_waits), refused);
         told.refused =
             refused.then(|| *self.limits.get_or_insert_with(|| evidence::thread_limits().unwrap_or_default()));
         let frozen: Vec<Frozen> = self.sight.last().frozen.clone();

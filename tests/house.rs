@@ -22,6 +22,7 @@ const LAYERS: [&[&str]; 10] = [
         "trips",
         "poller",
         "pool_thread",
+        "cap",
         "sample",
         "runtimes",
         "snapshot",

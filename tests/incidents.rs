@@ -419,3 +419,25 @@ fn the_delay_told_in_the_end_is_that_of_the_poll_also_where_the_observer_had_not
         assert!(told.delay >= ledger.longest_poll - MS, "{:?} of {:?}", told.delay, ledger.longest_poll);
     }
 }
+
+#[test]
+fn a_limit_that_was_set_after_hooks_is_found_out() {
+    let _one = exclusive();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime =
+        starvation::hooks(&mut builder).worker_threads(1).max_blocking_threads(2).enable_all().build().unwrap();
+    let detector = watch(&runtime);
+    let gate = Gate::default();
+    let held: Vec<_> = (0..2).map(|_| hold(&runtime, "incidents::late_limit", &gate)).collect();
+    let call = instrument_blocking_on(runtime.handle(), "incidents::beyond_it", || ());
+    let told = |incident: &Arc<Incident>| incident.diagnosis.evidence.contains("2 of 2 threads seen are held");
+    let incident = eventually("a full pool", || detector.incidents().into_iter().find(told));
+    assert!(incident.diagnosis.victims.iter().any(|victim| victim.op == "incidents::beyond_it"), "{incident}");
+    gate.open();
+    runtime.block_on(async {
+        call.await.unwrap();
+        for held in held {
+            held.await.unwrap();
+        }
+    });
+}
