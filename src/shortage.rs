@@ -110,6 +110,18 @@ impl Shortage {
         })
     }
 
+    /// How long of a wait that was over by `now` is lost, by what such a sum says. A wait that goes on is asked after again
+    /// once more has been read; of this one that is said once. So of the time that nobody has read yet as much counts as
+    /// was lost between the last two readings, not all of it: where reading is dear most of a short wait is not read.
+    pub(crate) fn of_ended(&self, since: u64, now: u64, lost: impl Fn(&Self, u64, u64) -> u64) -> u64 {
+        let mut latest = self.readings.iter().rev().map(|reading| reading.at);
+        let (Some(last), Some(previous)) = (latest.next(), latest.next()) else { return lost(self, since, now) };
+        let read = lost(self, since.min(last), last);
+        let (unread, elapsed) = (now.saturating_sub(last.max(since)), last - previous);
+        let share = u128::from(lost(self, previous, last)) * u128::from(unread) / u128::from(elapsed.max(1));
+        read.saturating_add(share as u64).min(now.saturating_sub(since))
+    }
+
     /// The longest that a thread had waited by the last reading, since one well before `since`: the reading next to that may
     /// itself have been held up by what began then.
     pub(crate) fn longest_ended(&self, since: u64) -> Option<u64> {
@@ -167,6 +179,31 @@ mod tests {
             shortage.add(at * MS, threads.to_vec(), vec![2, 1]);
         }
         shortage
+    }
+
+    #[test]
+    fn of_what_is_over_only_so_much_is_lost_unread_as_was_lost_until_then() {
+        let read = |shares: [u64; 3]| {
+            let mut shortage = Shortage::default();
+            let mut waited = 0;
+            for (look, share) in shares.into_iter().enumerate() {
+                waited += share;
+                shortage.add(look as u64 * 100 * MS, vec![(1, time(0, waited, false))], Vec::new());
+            }
+            shortage
+        };
+        let (calm, short) = (read([0, 0, 4]), read([0, 0, 90]));
+        let by_waking = |of: &Shortage, since, now| of.of_waking(since, now, &Pauses::default());
+        let ended = |shortage: &Shortage, since| shortage.of_ended(since * MS, 280 * MS, by_waking) / MS;
+        // A wait of 75 ms, none of it read, and one of 180 ms of which the last 80 are not.
+        assert_eq!([ended(&calm, 205), ended(&short, 205)], [3, 67]);
+        assert_eq!([ended(&calm, 100), ended(&short, 100)], [7, 162]);
+        // Of one that goes on all of it may be.
+        assert_eq!(calm.of_waking(205 * MS, 280 * MS, &Pauses::default()) / MS, 75);
+        // Where there is nothing to go by, too.
+        let mut first = Shortage::default();
+        first.add(0, vec![(1, time(0, 0, false))], Vec::new());
+        assert_eq!(first.of_ended(10 * MS, 60 * MS, by_waking) / MS, 50);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::figures::CallFigures;
 use crate::lately::Plus;
 use crate::op::{self, Op};
 use crate::pause::Pauses;
+use crate::shortage::Shortage;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
 
@@ -147,7 +148,9 @@ impl OpSample {
         excuse(&mut fresh.long_polls, &mut fresh.long_poll_time, self.long_poll_limit, without_cpu);
         excuse(&mut fresh.late_polls, &mut fresh.late_poll_time, self.long_poll_limit, [0; 2]);
         let average = fresh.dominated_wait.checked_div(fresh.dominated).unwrap_or(0);
-        let lost = sample.lost_by_waking(sample.previous.saturating_sub(average));
+        let began = sample.previous.saturating_sub(average);
+        let by_waking = |of: &Shortage, since, now| of.of_waking(since, now, &sample.stops);
+        let lost = sample.shortage.of_ended(began, sample.now, by_waking);
         // A thread that waited for a CPU is the reason only if it did so for most of the time: others serve the same queue.
         let mostly = lost.saturating_mul(3) >= average.saturating_mul(2);
         let lost = if mostly { lost.min(sample.most_lost(self)) } else { 0 };
@@ -155,7 +158,9 @@ impl OpSample {
         excuse(&mut fresh.dominated, &mut fresh.dominated_wait, self.queue_wait_limit, [lost, 0]);
         // What is handed out passes from one thread to the next, each of which may have had no CPU.
         let average = fresh.long_wait_time.checked_div(fresh.long_waits).unwrap_or(0);
-        let lost = sample.lost_by_all(sample.previous.saturating_sub(average)).saturating_mul(fresh.long_waits);
+        let began = sample.previous.saturating_sub(average);
+        let by_all = |of: &Shortage, since, now| of.of_all(since, now, &sample.stops);
+        let lost = sample.shortage.of_ended(began, sample.now, by_all).saturating_mul(fresh.long_waits);
         excuse(&mut fresh.long_waits, &mut fresh.long_wait_time, self.queue_wait_limit, [lost, 0]);
         (fresh, excused)
     }

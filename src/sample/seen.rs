@@ -60,14 +60,13 @@ impl Sample {
     }
 
     /// How much of the wait for a thread of a call of this op a lack of CPUs can explain. Where watched calls hold all the
-    /// threads that the pool may have a call waits for those in the first place, and that only makes it somewhat longer: by
-    /// less than the floor, or short waits for a pool that is full all the time would all be excused.
+    /// threads that the pool may have a call waits for those in the first place, and that only makes it somewhat longer.
     pub(crate) fn most_lost(&self, op: &OpSample) -> u64 {
         let runtime = op.site.runtime;
         let seen = self.runtimes.iter().find(|seen| runtime.is_some() && seen.runtime == runtime);
         let held = || self.ops.iter().filter(|op| op.site.runtime == runtime).map(|op| op.executing).sum::<u64>();
         let is_full = seen.and_then(|seen| seen.cap).is_some_and(|cap| held() >= cap);
-        if is_full { op.queue_wait_limit * 2 / 3 } else { u64::MAX }
+        if is_full { op.queue_wait_limit } else { u64::MAX }
     }
 
     /// Of the workers of a runtime that are stuck, those that are so in what nobody wrapped. Workers are looked at a moment
