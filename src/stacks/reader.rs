@@ -24,6 +24,8 @@ const WAITING: usize = 64;
 /// After a search for threads of which nobody has told comes a rest of so many times as long.
 const RESTS: u64 = 20;
 const LONGEST_REST: u64 = 1_000_000_000;
+/// What was asked for so long ago is not searched for any more.
+const STALE: u64 = 1_000_000_000;
 /// And for each that was found so long: no more are taken than a minute may have.
 const REST_FOR_ONE: u64 = 60_000_000_000 / A_MINUTE as u64;
 /// Why there is no stack where this crate is at fault.
@@ -94,7 +96,7 @@ impl Reader {
     }
 
     pub(crate) fn left_out(&self, more: u64) {
-        count(&self.shared.figures.stacks_left_out, more);
+        self.shared.left_out(more);
     }
 
     fn wake(&self) {
@@ -129,21 +131,33 @@ impl fmt::Debug for Reader {
 }
 
 impl Shared {
+    fn left_out(&self, more: u64) {
+        count(&self.figures.stacks_left_out, more);
+    }
+
     fn run(&self, signals: bool) {
         let mut capturer = Capturer::new(signals);
-        // What is to be searched for, and not before when.
-        let (mut wanted, mut rested) = (None, 0);
+        // What is to be searched for and when that was asked, and before when nothing is.
+        let (mut wanted, mut rested) = (Vec::<(Stuck, u64)>::new(), 0);
         // Acquire: pairs with the Release of the drop.
         while !self.over.load(Ordering::Acquire) {
             // What is stuck comes first: who asks for dumps all the time keeps nobody from it.
             if let Some(stuck) = self.asked.pop() {
                 match stuck.who {
                     Who::Known(whom) => self.take_known(&mut capturer, signals, &stuck, whom),
-                    // One that is asked for again is the same.
-                    Who::Among { .. } | Who::OfPool { .. } => wanted = Some(stuck),
+                    Who::Among { .. } | Who::OfPool { .. } => {
+                        // One of the same place that is asked for again is the same.
+                        wanted.retain(|(other, _)| other.place != stuck.place);
+                        wanted.push((stuck, clock::now()));
+                    }
                 }
-            } else if let Some(stuck) = wanted.take_if(|_| rested <= clock::now()) {
+            } else if let Some((stuck, asked)) = (rested <= clock::now()).then(|| wanted.pop()).flatten() {
                 let at = clock::now();
+                // What was stuck that long ago may be over, and another be found for it.
+                if at.saturating_sub(asked) > STALE {
+                    self.left_out(1);
+                    continue;
+                }
                 let found = self.search(&mut capturer, signals, &stuck);
                 let now = clock::now();
                 let rest = now.saturating_sub(at).saturating_mul(RESTS).min(LONGEST_REST);
@@ -156,9 +170,9 @@ impl Shared {
             } else {
                 // The next will be of another time.
                 let _ = self.guarded(&mut capturer, signals, Capturer::refresh);
-                match wanted {
-                    Some(_) => thread::park_timeout(Duration::from_nanos(rested.saturating_sub(clock::now()))),
-                    None => thread::park(),
+                match wanted.is_empty() {
+                    true => thread::park(),
+                    false => thread::park_timeout(Duration::from_nanos(rested.saturating_sub(clock::now()))),
                 }
             }
         }
