@@ -70,7 +70,10 @@ impl Captures {
         let trace = match &taken.trace {
             Ok(trace) => trace,
             Err(why) => {
-                self.failed = Some(why);
+                // Of those that are known more is known than of a pool that is searched.
+                if self.failed.is_none() || !matches!(taken.place, Place::Pool(_)) {
+                    self.failed = Some(why);
+                }
                 return;
             }
         };
@@ -345,6 +348,11 @@ mod tests {
         let mut captures = Captures::default();
         let refused = Taken { trace: Err("because"), ..taken(1, true, &SLEEPS) };
         captures.add(&refused);
+        assert_eq!(captures.failed(), Some("because"));
+        // That a search for others found none says nothing of this one.
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { panic!("it needs nothing") };
+        let searched = Taken { place: Place::Pool(runtime.handle().id()), trace: Err("none found"), ..refused };
+        captures.add(&searched);
         assert_eq!(captures.failed(), Some("because"));
         for number in 0..10_000 {
             captures.add(&taken(number, true, &["read", &format!("app::f{number}")]));
