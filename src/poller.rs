@@ -169,8 +169,8 @@ impl Poller {
         // What the thread wants or does now is not what a poll that is over did.
         if sleeps.is_some() {
             (self.times, self.awake) = (self.times + 1, self.awake && time.runnable);
-            // One that has had no CPU since it last slept sleeps still.
-            let goes_on = self.last.is_some_and(|(last, _)| last.turns == time.turns);
+            // One that has had no CPU since it last slept sleeps still. A kernel that does not count says 0.
+            let goes_on = time.turns > 0 && self.last.is_some_and(|(last, _)| last.turns == time.turns);
             self.sleeps_since = self.sleeps_since.filter(|_| goes_on).or(Some(now)).filter(|_| !time.runnable);
         }
         time.runnable &= sleeps.is_some();
