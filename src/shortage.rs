@@ -15,9 +15,11 @@ const KEPT: usize = 64;
 const CLOSE: u64 = 20_000_000;
 const LOOSE: u64 = 100_000_000;
 const IDLE: u64 = 500_000_000;
-/// A reading may cost one such part of the time until the next.
+/// A reading may cost one such part of the time until the next. What is not read may all be lost up to [`LOOSE`], so where
+/// something waits it may cost more to read as often as that, up to the last of these.
 const CLOSE_PART: u64 = 200;
 const LOOSE_PART: u64 = 1_000;
+const DEAR_PART: u64 = 50;
 
 /// All threads at one moment, but the observer's own; by their ids.
 #[derive(Debug)]
@@ -47,13 +49,15 @@ pub(crate) struct Shortage {
 impl Shortage {
     /// Reads all threads if it is time to. Some 7 us a thread where something waits, otherwise half of that.
     pub(crate) fn look(&mut self, now: u64, something_waits: bool, busy: bool) {
-        let (least, part) = match (something_waits, busy) {
-            (true, _) => (CLOSE, CLOSE_PART),
-            (false, true) => (LOOSE, LOOSE_PART),
-            (false, false) => (IDLE, LOOSE_PART),
+        let parts = |part: u64| self.cost.saturating_mul(part);
+        let least = match (something_waits, busy) {
+            (true, _) => CLOSE.max(parts(CLOSE_PART)).min(LOOSE.max(parts(DEAR_PART))),
+            (false, true) => LOOSE.max(parts(LOOSE_PART)),
+            (false, false) => IDLE.max(parts(LOOSE_PART)),
         };
-        let due = |last: &Reading| now.saturating_sub(last.at) >= least.max(self.cost.saturating_mul(part));
-        if self.readings.back().is_none_or(due) {
+        let due = |last: &Reading| now.saturating_sub(last.at) >= least;
+        // A single one tells of no time yet.
+        if self.readings.len() < 2 || self.readings.back().is_none_or(due) {
             // Who is ready for a CPU now matters only to what waits by now.
             self.read_by(now, if something_waits { evidence::cpu_time } else { evidence::cpu_sums });
         }
@@ -140,13 +144,13 @@ impl Shortage {
         let lost = self.readings.get(later.saturating_sub(1)).filter(|first| first.at < last.at).map_or(0, |first| {
             let elapsed = (last.at - first.at).saturating_sub(stops.since(first.at));
             let waited = |(tid, time): &(u32, CpuTime)| {
-                // A thread that is new has had all of it since.
-                let (before, elapsed) = match first.of(*tid) {
-                    Some(before) => (before, elapsed),
-                    None => (CpuTime { on_cpu: 0, waited: 0, runnable: false, turns: 0 }, 0),
-                };
+                // A thread that is new has had all of it since. One that has never had a CPU cannot have slept either.
+                let before = first.of(*tid);
+                let unborn = before.is_none() && time.runnable && time.on_cpu == 0 && time.waited == 0;
+                let elapsed = if before.is_some() || unborn { elapsed } else { 0 };
+                let before = before.unwrap_or(CpuTime { on_cpu: 0, waited: 0, runnable: false, turns: 0 });
                 let on_cpu = time.on_cpu.saturating_sub(before.on_cpu);
-                let time = CpuTime { runnable: time.runnable && goes_on(*tid), ..*time };
+                let time = CpuTime { runnable: time.runnable && (unborn || goes_on(*tid)), ..*time };
                 Wait { tid: *tid, waited: time.without_cpu_since(&before, elapsed), on_cpu }
             };
             sum(&mut last.threads.iter().map(waited))
@@ -260,6 +264,9 @@ mod tests {
     fn a_new_thread_has_waited_since_it_is_there_and_without_readings_nobody_has() {
         let told = [(100, &[][..]), (200, &[(2, time(1, 40, false))])];
         assert_eq!(read(&told).of_all(100 * MS, 200 * MS, &Pauses::default()), 40 * MS);
+        // One that has not come by a CPU at all has no sum yet.
+        let told = [(100, &[][..]), (200, &[(2, time(0, 0, true))])];
+        assert_eq!(read(&told).of_waking(100 * MS, 200 * MS, &Pauses::default()), 100 * MS - TIMER_TICK);
         assert_eq!(Shortage::default().of_one(0, 100 * MS, &Pauses::default()), 0);
         assert_eq!(Shortage::default().longest_ended(0), None);
     }
