@@ -31,6 +31,8 @@ pub(super) struct Polls {
     conduct: Lately<Conduct>,
     /// Inside one of these polls those of other watched futures came and went.
     steps: bool,
+    /// One of them held its worker, for certain.
+    held_worker: bool,
     around: Around,
     /// Who waited behind them: how often, and for how long.
     victims: HashMap<u32, (Site, u64, u64)>,
@@ -51,6 +53,7 @@ impl Polls {
             longest_wall: Peak::default(),
             conduct: Lately::default(),
             steps: false,
+            held_worker: false,
             around: Around { spared: true, ..Around::default() },
             victims: HashMap::new(),
         }
@@ -81,6 +84,7 @@ impl Polls {
             self.around.by_hand |= held.by_hand;
             self.around.root |= held.root;
         }
+        self.held_worker |= self.is_worker_held(look);
         for (op, fresh) in look.ops().filter(|(op, fresh)| fresh.late_polls > 0 && op.late_behind == Some(self.op)) {
             let (_, calls, delay) = self.victims.entry(op.site.index).or_insert((op.site, 0, 0));
             *calls += fresh.late_polls;
@@ -95,6 +99,20 @@ impl Polls {
             longest: self.age,
             news: self.now == 0,
         }
+    }
+
+    /// Whether any of them is seen to hold its worker now, or has until a moment ago.
+    fn is_worker_held(&self, look: &Look<'_>) -> bool {
+        let (Some((op, fresh)), sample) = (look.op(self.op), look.sample) else { return false };
+        let seen = look.facts.runtime(op.site.runtime).map(|facts| &facts.last);
+        if self.held_worker || seen.is_none_or(|seen| seen.workers == 0 || seen.current_thread) {
+            return true;
+        }
+        let held = |began: u64, age: u64| sample.held_worker(began, age, op.long_poll_limit);
+        let own = sample.overdue.iter().filter(|held| held.op == self.op);
+        let average = fresh.long_poll_time.checked_div(fresh.long_polls);
+        own.map(|poll| poll.began).any(|began| held(began, look.age(began)))
+            || average.is_some_and(|age| held(sample.previous.saturating_sub(age), age))
     }
 
     /// What else goes on while these polls do.
@@ -138,6 +156,7 @@ impl Polls {
             around: Around {
                 short: look.facts.is_short_of_cpu(),
                 gives_away: look.sample.given_at.contains_key(&self.op),
+                untaken: !self.held_worker,
                 ..self.around
             },
             stack: stack_of(look),

@@ -73,6 +73,8 @@ pub(crate) struct Around {
     /// Others of the op have given their worker away (`block_in_place`). For want of a CPU, the thread that is given it may
     /// not have taken it yet.
     pub(crate) gives_away: bool,
+    /// Each of them may have done so: a thread that may have been to take the worker had no CPU for as long.
+    pub(crate) untaken: bool,
     /// All calls of the runtime's pool were held, so that `block_in_place` found no thread.
     pub(crate) pool_full: bool,
 }
@@ -94,9 +96,12 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
     let name = name.as_str();
     let (detail, told, confidence) = manner(&conduct, &around);
     let (detail, told, confidence) = stack.confirm(&conduct, detail, told, confidence);
-    // Who was seen to compute for less than a poll may go on may have gone on for so long for want of a CPU.
+    // Who was seen to compute for less than a poll may go on may have gone on for so long for want of a CPU. Who sleeps for
+    // so long is missed, whatever it waits for.
     let computed = conduct.on_cpu / calls.max(1) >= limit;
-    let guess = around.short && (detail == "unknown" || around.gives_away || detail == "computing" && !computed);
+    let sleeps = matches!(conduct.manner(), Some(Manner::Parked | Manner::Asleep)) && longest.max(age) >= SERIOUS;
+    let unknown = detail == "unknown" && !sleeps || detail == "computing" && !computed;
+    let guess = around.untaken || around.short && (unknown || around.gives_away);
     let going_on = match now {
         0 => format!("{} of {name} over the threshold, none now", so_many(calls, "poll", "polls")),
         _ => {
@@ -120,7 +125,7 @@ pub(crate) fn judge(polls: Polls) -> Verdict {
     }
     verdict.culprits = culprits;
     if guess {
-        return verdict.unless_starved(victims);
+        return verdict.unless_starved(victims, around.untaken);
     }
     verdict = verdict
         .effect(Effect::DriverHeld, late && multi && around.parked > 0)
@@ -179,10 +184,14 @@ fn manner(conduct: &Conduct, around: &Around) -> (&'static str, String, f64) {
 }
 
 impl Verdict {
-    /// Nobody knows what the polls' threads did, and this machine is one on which they may have had no CPU.
-    fn unless_starved(self, victims: Vec<Victim>) -> Self {
+    /// Nobody knows what the polls' threads did, or whether they still were their workers', and this machine is one on which
+    /// threads may have had no CPU.
+    fn unless_starved(self, victims: Vec<Victim>, untaken: bool) -> Self {
         let advice = "Look at it again where CPUs are free: then what the thread does is known";
-        let missing = "what a long poll did is not known, and threads are short of CPUs";
+        let missing = match untaken {
+            true => "a long poll may have given its worker away, and a thread that may have been to take it had no CPU",
+            false => "what a long poll did is not known, and threads are short of CPUs",
+        };
         Self { victims, ..Self::undetermined(missing, self.evidence, advice.to_owned()) }
     }
 }
@@ -405,9 +414,17 @@ mod tests {
         assert_eq!(culprit(Conduct::new(100 * MS, 99 * MS, 0, None))(gives_away), (Cause::Undetermined, 0));
         let has_cpus = Around { short: false, ..gives_away };
         assert_eq!(culprit(Conduct::new(100 * MS, 99 * MS, 0, None))(has_cpus), (Cause::LongPoll, 1));
+        let untaken = Around { untaken: true, ..Around::default() };
+        assert_eq!(culprit(Conduct::new(100 * MS, 99 * MS, 0, None))(untaken), (Cause::Undetermined, 0));
         // Two thirds of what it took nobody has seen.
         assert_eq!(culprit(Conduct::new(30 * MS, 20 * MS, 0, None))(short), (Cause::Undetermined, 0));
         assert_eq!(culprit(Conduct::new(30 * MS, 20 * MS, 0, None))(Around::default()), (Cause::LongPoll, 1));
+        // Whatever it is that one sleeps in for a second, it is too long for a poll.
+        let sleeps_for = |age: u64| {
+            let conduct = Conduct::new(age, MS, 0, Some(Asleep::Park(64)));
+            judge(Polls { calls: 1, now: 1, age, limit: 25 * MS, conduct, around: short, ..Polls::default() }).cause
+        };
+        assert_eq!([990, 1_000].map(|age| sleeps_for(age * MS)), [Cause::Undetermined, Cause::LongPoll]);
     }
 
     #[test]

@@ -161,6 +161,10 @@ impl Sample {
             self.look_at(slot);
         }
         self.look_at_pools();
+        if !self.overdue.is_empty() {
+            // Whether they hold their workers, or threads that were to take those had no CPU, is asked at once.
+            self.shortage.look(now, true, true);
+        }
         let (ops, stops) = (&mut self.ops, &self.stops);
         self.pollers.ended(now, stops, |over| {
             if let Ok(at) = ops.binary_search_by_key(&over.op, |sample| sample.site.index) {
@@ -253,6 +257,15 @@ impl Sample {
         // It may be of a future that has moved on to another runtime than its first.
         let elsewhere = || self.runtimes.iter().filter(|seen| seen.runtime != runtime);
         seen.is_some_and(none_stuck) && !elsewhere().any(|seen| self.has_stray(seen))
+    }
+
+    /// Whether a task's poll of `age` that began then, and goes on or has just ended, held its worker: it may have given it
+    /// away to a thread that had no CPU to take it over. Who held it for half of what a poll may take is not let off for a
+    /// thread that was late by the rest.
+    pub(crate) fn held_worker(&self, began: u64, age: u64, limit: u64) -> bool {
+        let by_waking = |of: &Shortage, since, now| of.of_waking(since, now, &self.stops);
+        let lost = || self.shortage.of_ended(began, self.now, by_waking);
+        age >= HANDED_OVER.saturating_add(limit) || age.saturating_sub(lost()) >= limit / 2
     }
 
     /// How long what passes from one thread to the next may have been held up since `since` for want of a CPU.
@@ -383,5 +396,21 @@ mod tests {
         assert_eq!(ages, Some([50, 20]));
         let queued = sample.op(op.index).map_or(0, |op| op.queued_age(now)) as f64 / SECOND as f64;
         assert!((1.9..=2.1).contains(&queued), "{queued}");
+    }
+
+    #[test]
+    fn a_worker_is_held_by_who_is_on_it_for_half_of_the_limit_besides_what_a_taker_may_have_waited() {
+        use crate::evidence::CpuTime;
+        const MS: u64 = 1_000_000;
+        let held = |waited: u64, age: u64| {
+            let mut sample = Sample { now: 1_000 * MS, ..Sample::default() };
+            let time = |waited: u64| CpuTime { on_cpu: 0, waited: waited * MS, runnable: false, turns: 0 };
+            sample.shortage.add(1_000 * MS - age * MS, vec![(1, time(0))], Vec::new());
+            sample.shortage.add(1_000 * MS, vec![(1, time(waited))], Vec::new());
+            sample.held_worker(1_000 * MS - age * MS, age * MS, 25 * MS)
+        };
+        assert_eq!([held(0, 26), held(13, 26), held(14, 26), held(60, 60)], [true, true, false, false]);
+        // It may have been late by a good deal, but not by this much.
+        assert_eq!([held(274, 274), held(275, 275)], [false, true]);
     }
 }
