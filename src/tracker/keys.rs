@@ -35,6 +35,8 @@ const FULL: u64 = 90;
 const LOOKS: u64 = 10;
 /// Or in all looks for so many times the floor for waits, while a task of the observer's own had to wait for longer than that.
 const FULL_FOR: u64 = 10;
+/// What is waited for may have passed so many that were late, one after the other, until it is there.
+const HANDS: u64 = 4;
 
 impl Tracker {
     /// Each once.
@@ -62,8 +64,9 @@ impl Tracker {
                 behind.push(culprit);
             }
             let goes_on = |key: Key| self.open.contains_key(&key);
-            let waits = fresh.long_waits > 0 || waits_too_long(op, sample, goes_on(Key::Wait(index)));
-            if waits && !is_secondhand(op, sample) {
+            let known = goes_on(Key::Wait(index));
+            let waits = fresh.long_waits > 0 || waits_too_long(op, sample, known);
+            if waits && (known || !self.is_handed_on_late(op, fresh, sample)) && !is_secondhand(op, sample) {
                 keys.push(Key::Wait(index));
             }
             let pool = pool_of(op);
@@ -107,6 +110,15 @@ impl Tracker {
             sample.overdue.iter().filter(overdue).count() > seen.frozen.len()
         };
         others.into_iter().any(moved)
+    }
+
+    /// Whether its waits are too long by no more than their runtime's timers are late: so late is each of those that have
+    /// what is waited for, and hand it on from one to the next, as well. Timers that are later yet have a cause of their own.
+    fn is_handed_on_late(&self, op: &OpSample, fresh: &Counted, sample: &Sample) -> bool {
+        let late = self.facts.runtime(op.site.runtime).map_or(0, |facts| facts.beat_late.recent());
+        let handed_on = late.min(sample.long_poll_limit).saturating_mul(HANDS);
+        let ended = fresh.long_wait_time.checked_div(fresh.long_waits).unwrap_or(0);
+        op.wait_age(sample.now).max(ended) < op.queue_wait_limit.saturating_add(handed_on)
     }
 
     /// A wait does not begin to be too long while its runtime is stuck: it may be over, and nobody polls it.

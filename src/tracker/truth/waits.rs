@@ -28,6 +28,12 @@ truths! {
     /// They have what they want.
     kept_hands: passed_on(5) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
 
+    /// Five tasks take turns, and each gets its own a little too late on a runtime whose timers are late.
+    late_hands: taken_in_turns(18, 20) => Expected::healthy();
+    /// Its timers have nothing to do with it, or explain only a part.
+    slow_turns: taken_in_turns(18, 0) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
+    slower_turns: taken_in_turns(60, 20) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
+
     /// A biased select takes from a channel that is never empty, and never from the other, which is ready.
     biased_select: ready_branch(2_000, 0) => Expected::of(Unfair, None).culprits(&["control"]).says("ready for");
     /// It gets its turn soon.
@@ -95,6 +101,20 @@ fn permits(many: usize) -> Timeline {
     let (permit, upload) = (time.op("permit", runtime), time.op("upload", runtime));
     for _ in 0..64 {
         time.asks(permits, Some(permit), upload, 200, false);
+    }
+    time.pass(3_500);
+    time
+}
+
+/// Five tasks keep a permit in turns, each for so long; timers are so late.
+fn taken_in_turns(keeps: u64, late: u64) -> Timeline {
+    let mut time = Timeline::new();
+    let runtime = time.runtime(2);
+    let permits = time.permits(1);
+    let (permit, upload) = (time.op("permit", runtime), time.op("upload", runtime));
+    time.runtimes[runtime].beat_late = Some(late * MS);
+    for _ in 0..5 {
+        time.asks(permits, Some(permit), upload, keeps, true);
     }
     time.pass(3_500);
     time
