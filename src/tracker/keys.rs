@@ -115,7 +115,9 @@ impl Tracker {
     /// Whether its waits are too long by no more than their runtime's timers are late: so late is each of those that have
     /// what is waited for, and hand it on from one to the next, as well. Timers that are later yet have a cause of their own.
     fn is_handed_on_late(&self, op: &OpSample, fresh: &Counted, sample: &Sample) -> bool {
-        let late = self.facts.runtime(op.site.runtime).map_or(0, |facts| facts.beat_late.recent());
+        // Those of a thread that nobody drives are late for that alone.
+        let driven = self.facts.runtime(op.site.runtime).filter(|facts| !facts.last.current_thread);
+        let late = driven.map_or(0, |facts| facts.beat_late.recent());
         let handed_on = late.min(sample.long_poll_limit).saturating_mul(HANDS);
         let ended = fresh.long_wait_time.checked_div(fresh.long_waits).unwrap_or(0);
         op.wait_age(sample.now).max(ended) < op.queue_wait_limit.saturating_add(handed_on)

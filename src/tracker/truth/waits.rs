@@ -29,10 +29,12 @@ truths! {
     kept_hands: passed_on(5) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
 
     /// Five tasks take turns, and each gets its own a little too late on a runtime whose timers are late.
-    late_hands: taken_in_turns(18, 20) => Expected::healthy();
+    late_hands: taken_in_turns(18, 20, false) => Expected::healthy();
     /// Its timers have nothing to do with it, or explain only a part.
-    slow_turns: taken_in_turns(18, 0) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
-    slower_turns: taken_in_turns(60, 20) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
+    slow_turns: taken_in_turns(18, 0, false) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
+    slower_turns: taken_in_turns(60, 20, false) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
+    /// They are late because nobody drove the only thread for a while.
+    turns_on_a_lone_thread: taken_in_turns(18, 20, true) => LIMITED.culprits(&["permit"]).victims(&["upload"]);
 
     /// A biased select takes from a channel that is never empty, and never from the other, which is ready.
     biased_select: ready_branch(2_000, 0) => Expected::of(Unfair, None).culprits(&["control"]).says("ready for");
@@ -107,9 +109,10 @@ fn permits(many: usize) -> Timeline {
 }
 
 /// Five tasks keep a permit in turns, each for so long; timers are so late.
-fn taken_in_turns(keeps: u64, late: u64) -> Timeline {
+fn taken_in_turns(keeps: u64, late: u64, alone: bool) -> Timeline {
     let mut time = Timeline::new();
-    let runtime = time.runtime(2);
+    let runtime = time.runtime(if alone { 1 } else { 2 });
+    time.runtimes[runtime].current_thread = alone;
     let permits = time.permits(1);
     let (permit, upload) = (time.op("permit", runtime), time.op("upload", runtime));
     time.runtimes[runtime].beat_late = Some(late * MS);
