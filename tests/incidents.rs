@@ -173,9 +173,11 @@ fn a_call_that_never_starts_names_who_holds_the_thread() {
     let gate = Gate::default();
     let held = hold(&runtime, holder, &gate);
     let call = instrument_blocking_on(runtime.handle(), victim, || ());
-    let incident = open(&detector, victim);
+    // Who holds the thread is told once it is known that no other is to be had.
+    let incident = eventually("the holder is named", || {
+        incidents_of(&detector, victim).into_iter().find(|now| now.state == State::Open && now.op == Some(holder))
+    });
     assert!(!call.is_finished() && !held.is_finished());
-    assert_eq!(incident.op, Some(holder));
     assert!(incident.delay >= DEFAULT_QUEUE_WAIT, "{incident:?}");
     assert_eq!((incident.diagnosis.culprits[0].op, incident.diagnosis.culprits[0].role), (holder, "occupant"));
     assert_eq!((incident.diagnosis.victims[0].op, incident.diagnosis.victims[0].calls), (victim, 1));
@@ -395,13 +397,13 @@ fn two_faults_at_once_are_two_incidents_and_the_worse_one_is_the_diagnosis() {
     let gate = Gate::default();
     let first = gate.keeper();
     runtime.spawn(instrument_future("incidents::worse", async move { first.wait() }));
-    let worse = open(&detector, "incidents::worse");
+    let worse = convicted(&detector, "incidents::worse", Cause::LongPoll);
     until("it is twice as bad", || {
         incidents_of(&detector, "incidents::worse").iter().any(|now| now.delay >= 2 * worse.delay)
     });
     let second = gate.keeper();
     runtime.spawn(instrument_future("incidents::better", async move { second.wait() }));
-    let better = open(&detector, "incidents::better");
+    let better = convicted(&detector, "incidents::better", Cause::LongPoll);
     assert!(better.id > worse.id && better.opened_after > worse.opened_after);
     let diagnosis = detector.diagnose();
     let accused = diagnosis.culprits.first().map(|culprit| culprit.op);
