@@ -7,7 +7,6 @@ use crate::clock::{self, nanos};
 use crate::defaults::{LONG_POLL_NANOS, QUEUE_WAIT_NANOS};
 use crate::episode::UNREPORTED;
 use crate::incident::{Diagnosis, Incident, State};
-use crate::judge::table::{self, Scope};
 use crate::probe::errand::Errands;
 use crate::runtime::RuntimeSnapshot;
 use crate::runtimes::Watched;
@@ -230,7 +229,7 @@ impl Detector {
     }
 
     /// What is wrong now, or was within the last [`window`](Builder::window): of what has delayed others for longest, all
-    /// incidents of the same cause and op taken together, the latest diagnosis, with the victims and effects of all of them. Where there was none it is
+    /// incidents of the same cause and op taken together, the latest diagnosis, with the victims and effects of all of them. Where there was none, or none that harmed anybody, it is
     /// [`Cause::Healthy`](crate::Cause::Healthy), or what there is to say without any: slow work, dispatch overhead.
     #[must_use]
     pub fn diagnose(&self) -> Diagnosis {
@@ -240,20 +239,11 @@ impl Detector {
                 || (incident.opened_after + incident.duration).saturating_add(self.window) >= now
         };
         let incidents: Vec<_> = self.all_incidents().into_iter().filter(within).collect();
-        judge::answer(&incidents).unwrap_or_else(|| self.calm())
+        judge::diagnose(&incidents, || self.shared.facts.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     fn all_incidents(&self) -> Vec<Arc<Incident>> {
         self.shared.incidents.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The diagnosis where there is no incident.
-    fn calm(&self) -> Diagnosis {
-        let facts = self.shared.facts.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let verdict = judge::calm::judge(&facts);
-        let scope = Scope { facts: &facts, runtime: None, convicted: (verdict.cause, &verdict.evidence), others: &[] };
-        let (suspects, phases) = (table::suspects(&scope), table::phases(&facts.counted(None)));
-        verdict.told(judge::nanos(facts.elapsed()), suspects, phases)
     }
 
     /// The stacks of all watched threads as they are now, those at the same place together: a thread dump. Watched are the

@@ -199,15 +199,16 @@ mod tests {
         let nap = || std::thread::sleep(std::time::Duration::from_millis(30));
         let from = presence.last.at;
         nap();
-        presence.came_late(from, clock::now(), clock::now() - from, &mut sample);
+        let first = clock::now();
+        presence.came_late(from, first, first - from, &mut sample);
         presence.begin(clock::now(), &mut sample);
         nap();
         let now = presence.notice_stop(&mut sample);
         assert!(presence.stopped >= 29 * MS, "{}", presence.stopped);
         assert!(sample.pauses.since(from) >= 58 * MS);
-        // Elsewhere nobody tells whether it was for want of a CPU.
+        // Elsewhere nobody tells whether it was for want of a CPU. The longer one is told, or both as one.
         if let Some(stop) = sample.stop {
-            assert!(stop.to == now && stop.to - stop.from >= 29 * MS, "{stop:?}");
+            assert!([first, now].contains(&stop.to) && stop.to - stop.from >= 29 * MS, "{stop:?}");
         }
     }
 }

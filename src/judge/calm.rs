@@ -1,12 +1,14 @@
 //! What there is to say where nothing is over a threshold: that all is well, or slow without being starved.
 
-use super::{LIKELY, SURE, Verdict, nanos};
+use super::{LIKELY, SURE, Verdict, nanos, so_many};
 use crate::cause::{Action, Cause};
 use crate::counted::Counted;
 use crate::facts::{Facts, OpFacts};
-use crate::incident::Culprit;
+use crate::incident::{Culprit, Incident};
 use crate::lately::Share;
 use crate::trips::Trips;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// From this many calls on their average says something.
 const CALLS: u64 = 8;
@@ -25,8 +27,8 @@ const TINY: u64 = 50_000;
 const WAY: u64 = 4_000;
 const TIMES: u64 = 4;
 
-/// The verdict where no incident is.
-pub(crate) fn judge(facts: &Facts) -> Verdict {
+/// The verdict where nothing has harmed anybody; `harmless` is what was over a threshold all the same.
+pub(crate) fn judge(facts: &Facts, harmless: &[Arc<Incident>]) -> Verdict {
     let worst = |of: fn(&OpFacts) -> u64| facts.ops.iter().max_by_key(move |op| of(op));
     // Where CPUs are short all work is slow that wants one, and it is not the work's fault.
     let explained = |op: &OpFacts| facts.is_short_of_cpu() && !only_waits(op);
@@ -41,8 +43,22 @@ pub(crate) fn judge(facts: &Facts) -> Verdict {
     {
         return unwrapped_overhead(&trips);
     }
-    let evidence = format!("nothing was over a threshold in the last {:.1?}", nanos(facts.elapsed()));
+    let evidence = well(nanos(facts.elapsed()), harmless);
     Verdict::new(Cause::Healthy, SURE, evidence).advise(Action::None, "There is nothing to do".to_owned())
+}
+
+/// That all is well, and what the reports of the time were then about.
+fn well(window: Duration, harmless: &[Arc<Incident>]) -> String {
+    let Some(worst) = harmless.iter().max_by_key(|incident| incident.delay) else {
+        return format!("nothing was over a threshold in the last {window:.1?}");
+    };
+    format!(
+        "nobody was seen to wait in the last {window:.1?}: {} and harmed nobody, the longest a {} of {} for {:.1?}",
+        so_many(harmless.len() as u64, "incident came", "incidents came"),
+        worst.cause,
+        worst.op.map_or("code that nobody wrapped".to_owned(), |op| format!("`{op}`")),
+        worst.delay,
+    )
 }
 
 /// How long the calls of an op executed, where that is long, unlike before, and no fault of the pool; otherwise 0.

@@ -10,9 +10,11 @@ pub(crate) mod wait;
 pub(crate) mod workers;
 
 use crate::cause::{Action, Cause, Effect};
+use crate::facts::Facts;
 use crate::incident::{Advice, Culprit, Diagnosis, Incident, Phases, State, Suspect, Victim};
 use std::sync::Arc;
 use std::time::Duration;
+use table::Scope;
 
 /// The deciding figure was read.
 pub(crate) const SURE: f64 = 0.95;
@@ -124,9 +126,20 @@ fn alike(a: &Incident, b: &Incident) -> bool {
     (a.cause, a.op, a.location, a.runtime) == (b.cause, b.op, b.location, b.runtime)
 }
 
+/// What there is to say: of what is [`worst`], or, where nothing harms anybody, of the figures alone.
+pub(crate) fn diagnose(incidents: &[Arc<Incident>], facts: impl FnOnce() -> Facts) -> Diagnosis {
+    answer(incidents).unwrap_or_else(|| {
+        let facts = facts();
+        let verdict = calm::judge(&facts, incidents);
+        let scope = Scope { facts: &facts, runtime: None, convicted: (verdict.cause, &verdict.evidence), others: &[] };
+        let (suspects, phases) = (table::suspects(&scope), table::phases(&facts.counted(None)));
+        verdict.told(nanos(facts.elapsed()), suspects, phases)
+    })
+}
+
 /// The diagnosis of what is [`worst`], with what all the incidents like it did to others and how often they come: what the
 /// latest does may show only when it is over.
-pub(crate) fn answer(incidents: &[Arc<Incident>]) -> Option<Diagnosis> {
+fn answer(incidents: &[Arc<Incident>]) -> Option<Diagnosis> {
     let worst = worst(incidents)?;
     // What the latest does may not be known yet, where it is known of one before it.
     let sure = incidents.iter().filter(|other| alike(worst, other) && other.diagnosis.confidence >= LIKELY);

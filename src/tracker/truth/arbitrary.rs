@@ -219,7 +219,7 @@ proptest! {
         for incident in tracker.incidents() {
             prop_assert_eq!(suspects_fault(&incident.diagnosis), None);
         }
-        prop_assert!(!calm::judge(tracker.facts()).evidence.is_empty());
+        prop_assert!(!calm::judge(tracker.facts(), &[]).evidence.is_empty());
         tracker.finish(last);
         prop_assert!(!tracker.is_open());
     }

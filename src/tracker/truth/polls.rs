@@ -43,7 +43,8 @@ truths! {
     /// The worker that waits for timers and sockets computes; seven others are idle.
     driver_held: idle_workers(8, true) => COMPUTES.culprits(&["resize"]).effects(&[DriverHeld]).says("7 of 8 workers idle");
     /// The same beside a worker that watches the timers: nobody is harmed.
-    driver_free: idle_workers(8, false) => HARMLESS.meanwhile(&[LongPoll], &["resize"]);
+    driver_free: idle_workers(8, false) =>
+        HARMLESS.meanwhile(&[LongPoll], &["resize"]).says("harmed nobody, the longest a long_poll of `resize` for ");
     /// There is no other worker.
     one_worker: idle_workers(1, false) => COMPUTES.culprits(&["resize"]).effects(&[WorkersBlocked]);
 
@@ -53,7 +54,7 @@ truths! {
     /// They compute for as long.
     computing_handler: handlers(40, Computes) => COMPUTES.culprits(&["lookup"]).effects(&[WorkersBlocked]);
     /// They take 20 ms.
-    quick_handler: handlers(20, SleepsIn("pread64")) => Expected::healthy();
+    quick_handler: handlers(20, SleepsIn("pread64")) => Expected::healthy().says("nothing was over a threshold");
 
     /// Opening a named pipe waits until somebody opens the other end.
     fifo_open: fifo(300) => BLOCKS.culprits(&["open_pipe"]).effects(&[WorkersBlocked]).period_ms(450).says("openat");

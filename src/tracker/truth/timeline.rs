@@ -8,8 +8,7 @@ use crate::conduct::{Asleep, Conduct};
 use crate::counted::Counted;
 use crate::evidence::CpuTime;
 use crate::incident::{Diagnosis, IncidentChange, State};
-use crate::judge::table::{self, Scope};
-use crate::judge::{self, calm};
+use crate::judge;
 use crate::lately::Share;
 use crate::pool_thread::OpThread;
 use crate::sample::{Frozen, Held, Machine, OpSample, RuntimeSample, Sample, Site, Stop};
@@ -378,13 +377,6 @@ impl Timeline {
             let over = incident.opened_after + incident.duration + judge::nanos(WINDOW);
             incident.state == State::Open || over >= now
         });
-        if let Some(answer) = judge::answer(&incidents) {
-            return answer;
-        }
-        let facts = self.tracker.facts();
-        let verdict = calm::judge(facts);
-        let scope = Scope { facts, runtime: None, convicted: (verdict.cause, &verdict.evidence), others: &[] };
-        let suspects = table::suspects(&scope);
-        verdict.told(judge::nanos(facts.elapsed()), suspects, table::phases(&facts.counted(None)))
+        judge::diagnose(&incidents, || self.tracker.facts().clone())
     }
 }
