@@ -38,7 +38,7 @@ macro_rules! words {
 words! {
     /// What is at fault.
     Cause {
-        /// Nothing was over a threshold.
+        /// Nothing was over a threshold, or nobody was seen to wait for it.
         Healthy = "healthy",
         /// There are symptoms, and no evidence that decides. The detail says what is missing.
         Undetermined = "undetermined",

@@ -229,8 +229,9 @@ impl Detector {
     }
 
     /// What is wrong now, or was within the last [`window`](Builder::window): of what has delayed others for longest, all
-    /// incidents of the same cause and op taken together, the latest diagnosis, with the victims and effects of all of them. Where there was none, or none that harmed anybody, it is
-    /// [`Cause::Healthy`](crate::Cause::Healthy), or what there is to say without any: slow work, dispatch overhead.
+    /// incidents of the same cause and op taken together, the latest diagnosis, with the victims and effects of all of
+    /// them. Where there was none, or none that harmed anybody, it is [`Cause::Healthy`](crate::Cause::Healthy), or what
+    /// there is to say without any: slow work, dispatch overhead.
     #[must_use]
     pub fn diagnose(&self) -> Diagnosis {
         let now = Duration::from_nanos(clock::now().saturating_sub(self.started));

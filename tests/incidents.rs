@@ -183,9 +183,9 @@ fn a_call_that_never_starts_names_who_holds_the_thread() {
     assert_eq!((incident.diagnosis.victims[0].op, incident.diagnosis.victims[0].calls), (victim, 1));
     gate.open();
     let over = closed(&detector, incident.id);
-    // What it was while it lasted is known, and in the end what else was so: where CPUs were short, it is nobody's fault.
-    let short = over.detail.is_some_and(|detail| detail.contains("short of CPUs"));
-    assert!(over.op == Some(if short { victim } else { holder }), "{over:?}");
+    // Where threads had no CPU meanwhile, the last word is that, and then it is nobody's fault.
+    let named = if over.cause == Cause::CpuContention { victim } else { holder };
+    assert!(over.op == Some(named), "{over:?}");
     assert_eq!(incidents_of(&detector, victim).len(), 1);
 }
 

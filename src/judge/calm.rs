@@ -1,4 +1,4 @@
-//! What there is to say where nothing is over a threshold: that all is well, or slow without being starved.
+//! What there is to say where nothing harms anybody: that all is well, or slow without being starved.
 
 use super::{LIKELY, SURE, Verdict, nanos, so_many};
 use crate::cause::{Action, Cause};
@@ -53,7 +53,7 @@ fn well(window: Duration, harmless: &[Arc<Incident>]) -> String {
         return format!("nothing was over a threshold in the last {window:.1?}");
     };
     format!(
-        "nobody was seen to wait in the last {window:.1?}: {} and harmed nobody, the longest a {} of {} for {:.1?}",
+        "nobody was seen to wait in the last {window:.1?}: {} and harmed nobody, the worst a {} of {}, {:.1?} in all",
         so_many(harmless.len() as u64, "incident came", "incidents came"),
         worst.cause,
         worst.op.map_or("code that nobody wrapped".to_owned(), |op| format!("`{op}`")),

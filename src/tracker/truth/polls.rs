@@ -44,7 +44,7 @@ truths! {
     driver_held: idle_workers(8, true) => COMPUTES.culprits(&["resize"]).effects(&[DriverHeld]).says("7 of 8 workers idle");
     /// The same beside a worker that watches the timers: nobody is harmed.
     driver_free: idle_workers(8, false) =>
-        HARMLESS.meanwhile(&[LongPoll], &["resize"]).says("harmed nobody, the longest a long_poll of `resize` for ");
+        HARMLESS.meanwhile(&[LongPoll], &["resize"]).says("1 incident came and harmed nobody, the worst a long_poll of `resize`, ");
     /// There is no other worker.
     one_worker: idle_workers(1, false) => COMPUTES.culprits(&["resize"]).effects(&[WorkersBlocked]);
 
